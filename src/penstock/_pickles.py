@@ -20,7 +20,16 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._memory import aligned
-from penstock._tensors import array_of, dtype_name, is_tensor, tensor_over, tensor_type
+from penstock._tensors import (
+    array_of,
+    dtype_name,
+    is_strided,
+    is_tensor,
+    memory_order,
+    permuted_tensor_over,
+    tensor_over,
+    tensor_type,
+)
 from penstock.errors import MessageError
 
 if TYPE_CHECKING:
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
 _SIZE: Final = struct.Struct("<Q")
 _Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
+_PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 
 
@@ -137,7 +147,13 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
     known = ChainMap(_REDUCERS, theirs.dispatch_table)
-    made: type[pickle.Pickler] = type("ValuePickler", (theirs,), {"dispatch_table": known})
+
+    def reducer_override(self: object, value: object) -> _Reduced:  # a table has no subclasses
+        is_subclass = is_tensor(value) and type(value) not in known
+        return (reduced_tensor(value) if is_subclass else None) or theirs.reducer_override(self, value)
+
+    own = {"dispatch_table": known, "reducer_override": reducer_override}
+    made: type[pickle.Pickler] = type("ValuePickler", (theirs,), own)
 
     def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
         stream = io.BytesIO()
@@ -174,22 +190,47 @@ def _view(array: "NDArray[Any]", casts: str) -> memoryview:
 
 
 def reduced_tensor(value: object) -> _Reduced | None:
-    """Reduce a plain tensor to its data; None for any other tensor.
+    """Reduce a tensor to its data; None for one that torch has to pickle.
 
     torch's own pickle contains a copy of the data, takes many times as long, and can't be read if the tensor is
-    unsigned.
+    unsigned. A tensor whose memory has gaps arrives in C order, like an array.
     """
     tensor: Any = value
     array = array_of(tensor)
     if array is None:
+        return _reduced_subclass(tensor)
+    axes = memory_order(array)
+    ordered = np.ascontiguousarray(array if axes is None else array.transpose(axes)).reshape(-1)
+    data: Any = pickle.PickleBuffer(cast("bytes", ordered.view(np.uint8)))
+    if axes is None:
+        return tensor_over, (data, dtype_name(tensor), array.shape)
+    return permuted_tensor_over, (data, dtype_name(tensor), array.transpose(axes).shape, axes)
+
+
+def _reduced_subclass(value: object) -> _Reduced | None:
+    """Reduce a tensor of a subclass, such as an image of torchvision, or one with attributes: all but its data.
+
+    torch reduces it to a call with the function that makes its data, the arguments of that, and its state.
+    """
+    tensor: Any = value
+    kind, base = type(value), tensor_type()
+    if not is_strided(tensor) or any(
+        getattr(kind, name) is not getattr(base, name) for name in ("__reduce_ex__", "__torch_dispatch__")
+    ):
         return None
-    data: Any = pickle.PickleBuffer(cast("bytes", array.reshape(-1).view(np.uint8)))
-    return tensor_over, (data, dtype_name(tensor), tuple(tensor.shape))
+    plain = tensor.as_subclass(base)
+    if array_of(plain) is None or tensor.is_shared():
+        return None
+    rebuild, given = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    if len(given) != _PARTS_OF_SUBCLASS or given[1] is not kind:
+        return None
+    function, arguments = cast("tuple[Callable[..., Any], tuple[Any, ...]]", reduced_tensor(plain))
+    return rebuild, (function, kind, arguments, given[3])
 
 
-def _reduced_by_type(tensor: Any) -> _Reduced:  # noqa: ANN401 - copyreg's own
-    found: _Reduced = reduced_tensor(tensor) or tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    return found
+def _reduced_by_type(tensor: object) -> _Reduced:
+    found = reduced_tensor(tensor)
+    return cast("_Reduced", tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)) if found is None else found
 
 
 _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {

@@ -1,7 +1,4 @@
-"""Torch tensors in host memory, as bytes and as arrays; torch is imported when the first one is made.
-
-A plain tensor here is one whose values are those in its memory, in C order: such a tensor can be sent as its bytes.
-"""
+"""Torch tensors in host memory, as bytes and as arrays; torch is imported when the first one is made."""
 
 import importlib
 import math
@@ -87,6 +84,11 @@ def on_host(tensor: "torch.Tensor") -> bool:
     return tensor.device.type == "cpu"
 
 
+def is_strided(tensor: "torch.Tensor") -> bool:
+    """Return whether a tensor has its items in memory, each by its strides; a sparse one hasn't."""
+    return tensor.layout is torch_module().strided
+
+
 def is_plain(tensor: "torch.Tensor") -> bool:
     """Return whether a tensor's values are those in its memory, not their conjugates or negatives."""
     return not tensor.is_conj() and not tensor.is_neg()
@@ -111,6 +113,19 @@ def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
     if count == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+
+
+def permuted_tensor_over(memory: object, name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> object:
+    """Return a tensor over its bytes whose axes are in another order: axis `axes[i]` of it is axis i in memory.
+
+    Args:
+        memory: as for `tensor_over`.
+        name: the name of its dtype.
+        shape: its shape in memory.
+        axes: those of `memory_order`.
+    """
+    tensor: Any = tensor_over(memory, name, shape)
+    return tensor.permute([axes.index(axis) for axis in range(len(axes))])
 
 
 def strided_tensor_over(
@@ -140,20 +155,35 @@ def torch_module() -> "types.ModuleType":
 
 
 def array_of(tensor: "torch.Tensor") -> NDArray[Any] | None:
-    """Return an array over the memory of a plain tensor that carries nothing else; None for any other tensor.
+    """Return an array over the memory of a tensor, with its strides.
 
     Its dtype is the tensor's or, if NumPy has no such dtype, that of integers of the same size.
+
+    Returns:
+        The array; None if the tensor's values aren't those in the host's memory, or if it carries anything else.
     """
     if type(tensor) is not torch_module().Tensor or tensor.requires_grad or tensor.is_nested or tensor.is_quantized:
         return None
     try:
-        if not tensor.is_contiguous() or vars(tensor):
+        if vars(tensor):
             return None
         integers = _integers_for(tensor.dtype)
         array: NDArray[Any] = (tensor if integers is None else tensor.view(integers)).numpy()
     except (RuntimeError, TypeError):  # its values aren't in the host's memory
         return None
     return array
+
+
+def memory_order(array: NDArray[Any]) -> tuple[int, ...] | None:
+    """Return the axes of an array in the order in which its items fill its memory, such as channels last.
+
+    Returns:
+        The axes, the one with the longest stride first; None if that is C's order, or the memory has gaps.
+    """
+    if array.flags.c_contiguous:
+        return None
+    axes = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    return axes if array.transpose(axes).flags.c_contiguous else None
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[NDArray[Any]] | None:

@@ -23,6 +23,16 @@ def _of_dtype(name: str) -> Callable[[Any], Any]:
     return lambda rows: _counted(rows).to(getattr(torch, name))
 
 
+Image: Any = type("Image", (torch.Tensor,), {"__module__": __name__})
+"""The class of a tensor of its own, as torchvision has some."""
+
+
+def _with_attribute(rows: Any) -> Any:
+    tensor = _counted(rows)
+    tensor.origin = "here"
+    return [tensor]
+
+
 def _twice(rows: Any) -> Any:
     tensor = _counted(rows)
     return tensor, tensor
@@ -34,25 +44,30 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "a tuple": lambda rows: (_counted(rows), torch.as_tensor(rows)),
     "a list with a number": lambda rows: [_counted(rows), 3],
     "in a dict in a list": lambda rows: [{"x": _counted(rows)}],
+    "of a subclass": lambda rows: _counted(rows).as_subclass(Image),
+    "of a subclass, transposed": lambda rows: {"x": _counted(rows).as_subclass(Image).mT},
     "without axes": lambda rows: {"loss": _counted(rows).sum(), "x": _counted(rows)},
     "without axes, alone": lambda rows: _counted(rows).sum(),
     "no rows": lambda rows: _counted(rows)[:0],
     "the same twice": _twice,
-    "parts of one": lambda rows: _counted(rows).unbind(1),
     "transposed": lambda rows: _counted(rows).mT,
     "channels last": lambda rows: _counted(rows)[..., None].to(memory_format=torch.channels_last),
-    "expanded": lambda rows: torch.as_tensor(rows)[:, None].expand(-1, 4),
-    "every second": lambda rows: _counted(rows)[:, :, ::2],
     "conjugate": lambda rows: _counted(rows).to(torch.complex64).conj(),
     "sparse": lambda rows: _counted(rows).to_sparse(),
     "of another form for each": lambda rows: _counted(rows)[: int(rows[0]) % 3],
     "of another dtype for each": lambda rows: _counted(rows).to(torch.int32 if rows[0] % 4 else torch.float64),
 }
-UNSIGNED: dict[str, Callable[[Any], Any]] = {
-    "unsigned, every second": lambda rows: _counted(rows).to(torch.uint16)[:, :, ::2]
+WITH_GAPS: dict[str, Callable[[Any], Any]] = {
+    "parts of one": lambda rows: _counted(rows).unbind(1),
+    "expanded": lambda rows: torch.as_tensor(rows)[:, None].expand(-1, 4),
+    "every second": lambda rows: _counted(rows)[:, :, ::2],
+    "unsigned, every second": lambda rows: _counted(rows).to(torch.uint16)[:, :, ::2],
+    "of a subclass, every second": lambda rows: _counted(rows).as_subclass(Image)[:, :, ::2],
+    "a shift": lambda rows: {"tokens": _counted(rows)[..., :-1], "next": _counted(rows)[..., 1:]},
 }
-"""torch can't read its own pickle of it, so it arrives in C order."""
-WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
+"""Views of memory with gaps, or with items that count several times; they arrive in C order, as arrays do."""
+WITH_MORE: dict[str, Callable[[Any], Any]] = {
+    "with an attribute": _with_attribute,
     "a parameter": lambda rows: torch.nn.Parameter(_counted(rows)),
     "with a gradient": lambda rows: _counted(rows).requires_grad_(),
     "with a gradient, bfloat16": lambda rows: _counted(rows).bfloat16().requires_grad_(),
@@ -76,7 +91,7 @@ def _described(value: Any, *, strides: bool) -> Any:
     plain = value.detach().to_dense().resolve_conj()
     steps = (value.stride(), value.is_conj()) if strides and value.layout is torch.strided and value.numel() else None
     bits = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return kind, value.dtype, value.layout, value.requires_grad, tuple(value.shape), steps, bits
+    return kind, value.dtype, value.layout, value.requires_grad, tuple(value.shape), vars(value), steps, bits
 
 
 def _compare(dataset: ps.Dataset[Any], kinds: dict[str, Any], place: dict[str, Any], *, strides: bool) -> None:
@@ -90,22 +105,22 @@ def _compare(dataset: ps.Dataset[Any], kinds: dict[str, Any], place: dict[str, A
 
 @in_places("inline", "threads", "processes")
 def test_batches_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
-    """A batch has the tensors that the function above it returns, with their strides and gradients."""
-    kinds = {**KINDS, **WITH_GRADIENTS}
+    """A batch has the tensors that the function above it returns, with their strides, attributes and gradients."""
+    kinds = {**KINDS, **WITH_MORE}
     _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=True)
 
 
 @in_places("inline", "threads", "processes", "isolated")
 def test_batches_have_the_same_values_everywhere(place: dict[str, Any]) -> None:
-    """A helper process sends tensors in C order, and none with a gradient."""
-    kinds = {**KINDS, **UNSIGNED}
+    """A helper process sends tensors in C order, without attributes, and none with a gradient."""
+    kinds = {**KINDS, **WITH_GAPS}
     _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=False)
 
 
 @in_places("inline", "threads", "processes", "isolated")
 def test_elements_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
     """Without a batch, too."""
-    kinds = {**KINDS, **UNSIGNED}
+    kinds = {**KINDS, **WITH_GAPS}
     made = _by_kind(kinds)
     dataset = ps.range(EACH * len(kinds)).map(lambda number: made(np.array([number])))
     _compare(dataset, kinds, place, strides=False)

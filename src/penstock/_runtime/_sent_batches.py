@@ -21,7 +21,7 @@ from penstock._graph import Element
 from penstock._memory import Lease, Region, aligned
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import contiguous
-from penstock._tensors import array_of, dtype_name, is_tensor, tensors_over
+from penstock._tensors import array_of, dtype_name, is_tensor, memory_order, tensors_over
 
 _KINDS: Final = "biufc"
 _Arrays: TypeAlias = Sequence[NDArray[Any]]
@@ -105,7 +105,7 @@ def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
     if column.ndim == 1:  # of tensors without axes
         return list(map(np.array, column))
     is_copied = column[0].nbytes <= copied_bytes
-    return [array.copy() for array in column] if is_copied else list(column)
+    return [array.copy("K") for array in column] if is_copied else list(column)
 
 
 class _Writer:
@@ -120,6 +120,7 @@ class _Writer:
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
         self._kinds = list(map(_kind, _leaves(batch)))
+        self._orders = [memory_order(array) for array in arrays]
         _, self._shape, self._dtype = self._kinds[0]
         # Not a bound method: it would refer to this object, and the memory would stay mapped until Python's collector.
         self._write = _Writer._write_array if self._type is np.ndarray else _Writer._write_leaves
@@ -135,8 +136,7 @@ class _Writer:
         # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
         if type(batch) is not np.ndarray or batch.dtype is not self._dtype or batch.shape != self._shape:
             return False
-        flags = batch.flags
-        if not flags.writeable or flags.fnc:
+        if _is_read_only_or_fortran(batch):
             return False
         number = self._count
         if number == self._most:
@@ -167,15 +167,12 @@ class _Writer:
         if len(leaves) != len(self._kinds):
             return None
         arrays: list[NDArray[Any]] = []
-        for leaf, (kind, shape, dtype) in zip(leaves, self._kinds, strict=True):
+        for leaf, (kind, shape, dtype), order in zip(leaves, self._kinds, self._orders, strict=True):
             given: Any = leaf
             if type(leaf) is not kind or given.dtype is not dtype or given.shape != shape:
                 return None
             array: NDArray[Any] | None = given if kind is np.ndarray else array_of(given)
-            if array is None:
-                return None
-            flags = array.flags
-            if not flags.writeable or flags.fnc:
+            if array is None or (_is_read_only_or_fortran(array) if array is given else memory_order(array) != order):
                 return None
             arrays.append(array)
         return arrays
@@ -293,23 +290,34 @@ def _repeats(leaves: Sequence[Any]) -> bool:
 
 def is_plain(array: NDArray[Any]) -> bool:
     """Return whether nothing is lost if only the array's shape, dtype and bytes are sent."""
-    dtype, flags = array.dtype, array.flags
+    dtype = array.dtype
     if dtype.kind not in _KINDS or not dtype.isnative or dtype.metadata is not None:
         return False
-    return array.ndim > 0 and flags.writeable and not flags.fnc  # an array in the order of Fortran stays so
+    return array.ndim > 0 and not _is_read_only_or_fortran(array)
+
+
+def _is_read_only_or_fortran(array: NDArray[Any]) -> bool:
+    """Return whether an array would lose what a pickle keeps: that it is read-only, or in the order of Fortran."""
+    flags = array.flags
+    return not flags.writeable or flags.fnc
 
 
 def _form(batch: Element, arrays: _Arrays) -> _Form:
     leaves: list[_Leaf] = []
     end = 0
     for leaf, array in zip(_leaves(batch), arrays, strict=True):
-        strides = [array.itemsize]
-        for length in array.shape[:0:-1]:
-            strides.append(strides[-1] * length)
         name = "" if leaf is array else dtype_name(leaf)
-        leaves.append(_Leaf(array.shape, array.dtype.str, tuple(strides[: array.ndim][::-1]), end, name))
+        strides = array.strides if name and memory_order(array) else _strides_in_order(array)
+        leaves.append(_Leaf(array.shape, array.dtype.str, strides, end, name))
         end = aligned(end + array.nbytes)
     return _Form(_container(batch), _keys(batch), tuple(leaves), end)
+
+
+def _strides_in_order(array: NDArray[Any]) -> tuple[int, ...]:
+    strides = [array.itemsize]
+    for length in array.shape[:0:-1]:
+        strides.append(strides[-1] * length)
+    return tuple(strides[: array.ndim][::-1])
 
 
 def _container(batch: object) -> type[object] | None:

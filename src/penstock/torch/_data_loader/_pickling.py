@@ -124,8 +124,17 @@ def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.
     )
     own: Any = kind
     theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
-    made: Any = type("TensorPickler", (kind,), {"dispatch_table": ChainMap(ours, theirs)})
+    parts: dict[str, object] = {"dispatch_table": ChainMap(ours, theirs)}
+    if kind is pickle.Pickler and not shares:  # the other kind does so itself
+        parts["reducer_override"] = _reduced_subclass
+    made: Any = type("TensorPickler", (kind,), parts)
     return cast("type[pickle.Pickler]", made)
+
+
+def _reduced_subclass(pickler: object, value: object) -> object:
+    del pickler
+    is_subclass = isinstance(value, torch.Tensor) and type(value) is not torch.Tensor
+    return (reduced_tensor(value) if is_subclass else None) or NotImplemented
 
 
 def _reduced(tensor: "torch.Tensor") -> object:
