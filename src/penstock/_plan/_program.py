@@ -59,6 +59,11 @@ class Batches:
         merge = None if self.batch is None else self.batch.value.merge
         return merge if isinstance(merge, Stack) else None
 
+    @property
+    def has_own_merge(self) -> bool:
+        """Whether a function of the user merges the rows."""
+        return self.batch is not None and self.stack is None
+
     @cached_property
     def direct(self) -> Read | None:
         """The node of the source, if rows are its records and can be read straight into a stacked batch."""
@@ -77,7 +82,7 @@ class Batches:
     @property
     def merges(self) -> bool:
         """Whether making a batch takes more than functions of rows and stacking."""
-        return self.batch is not None and (bool(self.above) or self.stack is None)
+        return self.has_own_merge or (self.batch is not None and bool(self.above))
 
     @property
     def rest(self) -> int:

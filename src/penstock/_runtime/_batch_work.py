@@ -13,9 +13,9 @@ the row.
 import contextlib
 import itertools
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves
 from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
+
+_PLACES_BYTES: Final = 8192  # more than what is sent of the batches of a job, beside their arrays
 
 
 class BatchTask(NamedTuple):
@@ -101,12 +103,16 @@ class BatchWork(Work):
             layout = None  # there is nothing to write into shared memory
         self.layout = layout
         rows = self._bounds[-1]
-        makes_batches = self._makes_batches = cut.whole_batches and shared and layout is not None
+        makes_batches = self._makes_batches = (
+            cut.whole_batches and shared and (layout is not None or program.has_own_merge)
+        )
         row_bytes = memory_bytes = 0 if layout is None or makes_batches else layout.leaf_offsets(rows)[1]
         has_merge = not makes_batches and (bool(program.above) or (layout is None and program.batch is not None))
         has_room = shared and (makes_batches or has_merge or program.batch is None)
         if has_room:
             memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
+        if makes_batches and layout is None:  # no other process has the rows
+            memory_bytes = int(rows * learned.batch_row_bytes) + _PLACES_BYTES
         kinds = () if layout is None or makes_batches else layout.kinds
         # Leaves that are texts, which can't be written into shared memory.
         self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
@@ -154,13 +160,13 @@ class BatchWork(Work):
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Write rows into memory; add the elements to the results if the layout isn't known, else the texts."""
-        if self.layout is None and self.room is not None:
+        if self._makes_batches:
+            results += self._sent(start, stop, context)
+        elif self.layout is None and self.room is not None:
             results += send_elements(lambda: evaluate_rows(self._program, self._spans(start, stop), context), self.room)
         elif self.layout is None:
             results += evaluate_rows(self._program, self._spans(start, stop), context)
             self._learn(results)
-        elif self._makes_batches:
-            results += self._sent(self.layout, start, stop, context)
         else:
             self._fill(self._columns, start, range(start, stop), context)
             if self._lists:
@@ -198,32 +204,34 @@ class BatchWork(Work):
         except UsageError as refused:
             raise LayoutMismatchError(0) from refused
 
-    def _sent(self, layout: Layout, start: int, stop: int, context: Context) -> list[SentRun]:
+    def _sent(self, start: int, stop: int, context: Context) -> list[SentRun]:
         """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
         if self.room is None:
             raise InternalError("a worker process that makes batches has room for them")
         first, end = step_of(self._bounds, start), step_of(self._bounds, stop - 1) + 1
         steps = self.step_range.part(first, end - first)
-        stacked = itertools.chain.from_iterable(
-            self._read(layout, step, stop_step, context) for step, stop_step in self._read_at_once(layout, first, end)
-        )
-        made = finished_batches(self._program, self._shard, steps, stacked, context)
+        merged = itertools.chain.from_iterable(self._read(*part, context) for part in self._read_at_once(first, end))
+        made = finished_batches(self._program, self._shard, steps, merged, context)
         return send(made, steps.steps, self.room)
 
-    def _read_at_once(self, layout: Layout, first: int, end: int) -> Iterator[tuple[int, int]]:
+    def _read_at_once(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Divide some of the job's steps, so that the rows of a part are in the processor's caches; one step at least.
 
         Memory of a part's size is free again when the next part is read, if the functions don't keep it.
         """
-        bounds, most = self._bounds, max(READ_BYTES // max(layout.row_bytes, 1), 1)
+        room_bytes = 0 if self.room is None else len(self.room.memory)
+        row_bytes = room_bytes / max(self._bounds[-1], 1) if self.layout is None else self.layout.row_bytes
+        bounds, most = self._bounds, max(int(READ_BYTES / max(row_bytes, 1)), 1)
         while first < end:
             part_end = min(max(step_of(bounds, bounds[first] + most), first + 1), end)
             yield first, part_end
             first = part_end
 
-    def _read(self, layout: Layout, first: int, end: int, context: Context) -> list[Element]:
-        """Return the stacked batches of some of the job's steps, in memory of their own."""
-        start, stop = self._bounds[first], self._bounds[end]
+    def _read(self, first: int, end: int, context: Context) -> Iterable[Element]:
+        """Return the merged batches of some of the job's steps, in memory of their own."""
+        start, stop, layout = self._bounds[first], self._bounds[end], self.layout
+        if layout is None:
+            return self._merged(first, evaluate_rows(self._program, self._spans(start, stop), context), context)
         columns = layout.columns(stop - start)
         self._fill(columns, 0, range(start, stop), context)
         batches = layout.batches(columns, [bound - start for bound in self._bounds[first : end + 1]])
@@ -249,18 +257,23 @@ class BatchWork(Work):
         """Merge the rows of each step, and apply the steps above the batch."""
         context.times.start(0)
         if self.layout is None:
-            units = [self.step_range.unit(index) for index in range(self.step_range.steps)]
-            merge = Merger(self._program, context)
             elements = list(itertools.chain.from_iterable(parts))
             self._learn(elements)  # other processes may have computed all of them
-            for unit, (start, stop) in zip(units, itertools.pairwise(self._bounds), strict=True):
-                yield merge(rows_of(self._program, self._shard, unit), unit, elements[start:stop])
+            merged = self._merged(0, elements, context)
+            yield from finished_batches(self._program, self._shard, self.step_range, merged, context)
             return
         batches = self._stacked(parts)
         context.times.lap(self._program.batch, 0)
         # Rows of processes are in shared memory: a function may write to them, and crash.
         own = (map_leaves(_copy, batch) for batch in batches) if self._is_shared else batches
         yield from finished_batches(self._program, self._shard, self.step_range, own, context)
+
+    def _merged(self, first: int, elements: list[Element], context: Context) -> Iterator[Element]:
+        """Yield the merged batches of the job's steps from `first` on, as far as there are elements for them."""
+        merge, begin = Merger(self._program, context), self._bounds[first]
+        for step in range(first, step_of(self._bounds, begin + len(elements) - 1) + 1):
+            rows = rows_of(self._program, self._shard, self.step_range.unit(step))
+            yield merge.merged(rows, elements[self._bounds[step] - begin : self._bounds[step + 1] - begin])
 
     @property
     def found_layout(self) -> Layout | None:

@@ -102,6 +102,8 @@ class Learned(Generic[AnyLayout]):
         """The time of a batch, beyond that of its rows."""
         self.merged_row_bytes = 0.0
         """The largest memory that a row and its part of the batch took in shared memory."""
+        self.batch_row_bytes = 0.0
+        """The same, without the rows that a merge reads: only what is delivered."""
         self._is_merged = False
         self.element_bytes: int | None = None
         """The bytes of the arrays of an element that is read in order; None before the first span was taken."""
@@ -128,8 +130,9 @@ class Learned(Generic[AnyLayout]):
         if seconds:
             self.merge_seconds = self._smoothed(self.merge_seconds, seconds / steps)
 
-    def took_memory(self, bytes_each: float, *, is_merged: bool) -> None:
+    def took_memory(self, bytes_each: float, delivered_each: float, *, is_merged: bool) -> None:
         """Record the memory that a row and its part of the batch took; a merge has both, and more than a block."""
+        self.batch_row_bytes = max(self.batch_row_bytes, delivered_each)
         known = self.merged_row_bytes if is_merged == self._is_merged else 0.0
         self.merged_row_bytes, self._is_merged = max(known, bytes_each), is_merged
 

@@ -311,8 +311,8 @@ class ProcessScheduler(Scheduler):
             job.parts = parts_of(self._job_table, slot, job.blocks, lease, copied_bytes)
             used_bytes = needed
         client.region_pool.use(number, used_bytes)
-        each = needed / max(job.work.shape.memory_units, 1)
-        client.learned.took_memory(each, is_merged=job.has_merge)
+        units = max(job.work.shape.memory_units, 1)
+        client.learned.took_memory(needed / units, used_bytes / units, is_merged=job.has_merge)
 
     def _at_work(self) -> list[AtWork]:
         found: list[AtWork] = []

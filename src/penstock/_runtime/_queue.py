@@ -164,30 +164,31 @@ class Cutter(JobCutter[BatchJob]):
 
     def _make(self, step_range: StepRange, count: int, *, whole: bool) -> BatchJob:
         learned = self._learned if decide(KNOWN_LAYOUT, 1) else Learned["Layout"]()
-        has_layout = row_layout(self._program, learned) is not None
-        makes_batches = count > 1 and has_layout and not whole and self._may_make_batches
+        may_make = not whole and (count > 1 or self._program.has_own_merge) and self._may_make_batches(learned)
         # A block that makes batches also sends them, so it is larger, unless some workers would have no job.
-        least = WHOLE_BLOCK_SECONDS if makes_batches and self.window >= self._workers else MIN_BLOCK_SECONDS
+        least = WHOLE_BLOCK_SECONDS if may_make and self.window >= self._workers else MIN_BLOCK_SECONDS
         rows = block_rows(count * self._rows, self._workers, self._learned, least_seconds=least)
+        makes_batches = may_make and (count > 1 or rows >= self._rows)
         cut = BlockSize(rows, whole, makes_batches)
         work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
         self._next += count
         return Job(work)
 
-    @property
-    def _may_make_batches(self) -> bool:
-        """Whether blocks of several batches may make these themselves, with the steps above."""
-        is_bounded = self._plan.limits.num_batch_workers is not None
-        return self._shared and bool(self._program.above) and not is_bounded and not self._learned.has_crashed
+    def _may_make_batches(self, learned: "Learned[Layout]") -> bool:
+        """Whether blocks of several batches may make these themselves, with the user's merge and the steps above."""
+        if not self._shared or self._plan.limits.num_batch_workers is not None or self._learned.has_crashed:
+            return False
+        has_layout = bool(self._program.above) and row_layout(self._program, learned) is not None
+        return has_layout or self._program.has_own_merge
 
     def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         layout = self._learned.layout
         seconds = self._learned.row_seconds
         row_bytes = 0.0 if layout is None else layout.row_bytes
         merge_seconds: float | None = 0.0
-        # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them.
-        makes_batches = not whole and self._may_make_batches and row_layout(self._program, self._learned) is not None
-        if makes_batches:
+        # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them,
+        # unless it is the user's.
+        if not whole and self._may_make_batches(self._learned) and not self._program.has_own_merge:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
         elif self._program.above or row_layout(self._program, self._learned) is None:
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)

@@ -178,8 +178,9 @@ def test_a_budget_is_counted_for_all_processes() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_memory_of_merges_does_not_grow_with_workers(workers: int) -> None:
     """Besides `prefetch` + 1 batches, there is memory for the rows of at most `prefetch` batches in the merge."""
-    prefetch, batch_bytes = 2, 16 * 100_000
-    dataset = ps.range(640).map(functions.large_row).batch(16, merge=np.stack)
+    prefetch, size = 2, 80
+    batch_bytes = size * 100_000  # too much for a job to have several
+    dataset = ps.range(20 * size).map(functions.large_row).batch(size, merge=np.stack)
     most = 0
     with processes(dataset, workers, prefetch=prefetch) as loader:
         for batch in loader:
