@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from penstock.errors import UsageError, WorkerError
 from penstock.torch import DataLoader
+from tests.equivalence.decisions import random_decisions
 from tests.torch.conformance.datasets import Drawing, Failing, Numbers
 from tests.torch.conformance.outcome import described, going_on
 from tests.torch.conformance.untyped import torch
@@ -61,6 +62,18 @@ class Deadly(Numbers):
         if index == 7:
             os._exit(3)
         return index
+
+
+class DeadlyAndLarge(Deadly):
+    """Items of 600 kB, of which two are too much for several batches of a job."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(600_000, super().__getitem__(index), np.uint8)
+
+
+def firsts(rows: list[Any]) -> list[int]:
+    """Return a number of each item."""
+    return [int(np.ravel(row)[0]) for row in rows]
 
 
 class Locked(Numbers):
@@ -181,6 +194,18 @@ def test_an_item_that_crashes_workers_is_named() -> None:
     assert [batch.tolist() for batch in batches] == [[8, 9]]
 
 
+@pytest.mark.parametrize("dataset", [Deadly(), DeadlyAndLarge()], ids=["small", "large"])
+@pytest.mark.parametrize("seed", [None, 2, 3])
+def test_an_item_that_crashes_workers_is_named_whoever_collates(dataset: Deadly, seed: int | None) -> None:
+    """Also where one worker reads all items of a batch and collates them, in a job of one batch or of several."""
+    with random_decisions(seed):
+        batches = iter(DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=list))
+        assert [firsts(next(batches)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+        with pytest.raises(WorkerError, match=DEADLY):
+            next(batches)
+        assert list(map(firsts, batches)) == [[8, 9]]
+
+
 def test_a_dataset_that_cannot_be_pickled_is_an_error_on_request() -> None:
     """With `strict=True` the error is pickle's, with a remedy."""
     with pytest.raises(TypeError, match="cannot pickle") as raised:
@@ -295,6 +320,27 @@ def test_a_collate_function_that_draws_may_change_its_rows() -> None:
     assert noise[:2] == [[0, 0, 0]] * 2
     assert len({each[0] for each in noise[2:]}) == 4
     assert all(0 < each[0] < 2 and each == pytest.approx([each[0]] * 3) for each in noise[2:])
+
+
+def drawn_and_collated(seed: int | None) -> list[object]:
+    """Return the batches of items that draw, collated by a function that changes them and draws, too."""
+    torch.manual_seed(1)
+    with random_decisions(seed):
+        loader = DataLoader(Drawing(48), batch_size=4, num_workers=2, collate_fn=with_more_noise)
+        return [described(batch) for batch in loader]
+
+
+def with_more_noise(rows: list[Any]) -> Any:
+    """Take the last row out, and add numbers of all three generators."""
+    rows.pop()
+    return rows, random.random(), float(np.random.rand()), torch.rand(2)
+
+
+def test_items_and_collate_functions_draw_the_same_whoever_collates() -> None:
+    """One worker may read all items of a batch and collate them, or workers may share the items."""
+    expected = drawn_and_collated(None)
+    assert len(set(map(repr, expected))) == 12
+    assert all(drawn_and_collated(seed) == expected for seed in range(3))
 
 
 def test_generators_draw_different_numbers() -> None:

@@ -92,7 +92,18 @@ PROCESSES: Final[Faults] = {
             "loader/test_tensors.py",
         ),
     },
+    "torch/_data_loader/_workers.py": {
+        "drop-in: a crash in a worker that reads a whole batch is one of the batch": (
+            *("if job.steps > 1 or crashed_whole:", "if job.steps > 1:"),
+            "torch/test_dying_workers.py",
+        ),
+    },
     "torch/_data_loader/_job.py": {
+        "drop-in: rows draw other numbers where one worker makes their batch": (
+            "return self._elements_of(step, range(len(indices)))",
+            "return [work.dataset[index] for index in indices]",
+            "torch/test_dying_workers.py",
+        ),
         "drop-in: a collate function that drew gets the rows that it has changed": (
             "return seeded_anew(seed, collate, partial(self._whole, step))",
             "return seeded_anew(seed, collate, partial(lambda rows: rows, self._whole(step)))",

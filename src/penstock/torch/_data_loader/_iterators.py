@@ -185,6 +185,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             stacks=work.is_batched and given.collate_fn is default_collate and collates_plainly(),
             is_batched=work.is_batched,
             at_once=work.reads_at_once,
+            may_make_whole=given.num_batch_workers is None,
         )
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
         start = Start(sent, given.num_workers, self._begun.base_seed)

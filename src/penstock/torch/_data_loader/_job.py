@@ -3,7 +3,8 @@
 Rows are elements of the dataset. There are three ways to make a batch of them:
   - `rows`: where `default_collate` would stack the elements, workers write them directly into the batch's memory.
   - `merge`: else one worker collates them when all are computed.
-  - `whole`: one worker computes a batch that the dataset returns in one call, or an element that isn't batched.
+  - `whole`: one worker computes a batch that the dataset returns in one call, or an element that isn't batched; or a
+    batch whose rows take little time, which would otherwise be sent from worker to worker.
 
 Elements of tensors, arrays and numbers in plain containers become the same nested arrays without a copy, and a batch
 written from them equals torch's if each fits the layout of the first. torch collates all other elements, and those that
@@ -143,6 +144,11 @@ class DrawnWork(Work):
         if self._layout is not None:
             self._columns = self._layout.layout.columns(self.shape.bounds[-1], cast("memoryview", memory))
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a worker that makes whole batches reads their rows one by one."""
+        return self._task.way == "whole" and self.drawn.is_list and self.drawn.rows > 0
+
     # -- in a process
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
@@ -211,6 +217,8 @@ class DrawnWork(Work):
             return seeded(seed, partial(operator.getitem, work.dataset), indices)
         if work.reads_at_once:
             return seeded(seed, work.dataset.__getitems__, indices)
+        if self.batches[step].is_list:
+            return self._elements_of(step, range(len(indices)))
         return [work.dataset[index] for index in indices]
 
     def _seed(self, row: int, step: int) -> Seed:

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock._caught import Caught
-from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, decide
+from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, WHOLE_BATCHES, decide
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
@@ -65,6 +65,7 @@ class JobRules:
         stacks: whether `default_collate` makes the batches.
         is_batched: whether indices come in lists.
         at_once: whether the dataset returns all elements of a batch in one call.
+        may_make_whole: whether any worker may collate.
 
     Attributes:
         most_bytes: the bytes of a job of several batches.
@@ -72,7 +73,14 @@ class JobRules:
     """
 
     def __init__(
-        self, learned: Learned[RowLayout], num_workers: int, *, stacks: bool, is_batched: bool, at_once: bool
+        self,
+        learned: Learned[RowLayout],
+        num_workers: int,
+        *,
+        stacks: bool,
+        is_batched: bool,
+        at_once: bool,
+        may_make_whole: bool = False,
     ) -> None:
         self.learned = learned
         self.num_workers = num_workers
@@ -81,6 +89,8 @@ class JobRules:
         self.most_bytes = 0
         self.alone = 0
         self._stacks = stacks
+        self._may_make_whole = may_make_whole
+        self._made_whole = False
 
     @property
     def is_learning(self) -> bool:
@@ -98,7 +108,8 @@ class JobRules:
         if self.is_learning or first.number < self.alone:
             return 1
         row_bytes = learned.merged_row_bytes if layout is None else layout.layout.row_bytes
-        seconds = (learned.row_seconds or 0.0) * first.rows + (learned.merge_seconds or 0.0 if layout is None else 0.0)
+        merge_seconds = learned.merge_seconds or 0.0 if layout is None else 0.0
+        seconds = merge_seconds + (0.0 if self._made_whole else self._row_seconds(first))
         if not seconds:
             return 1
         by_time = _SMALL_JOB_SECONDS / seconds
@@ -111,6 +122,19 @@ class JobRules:
         is_written = self._stacks and given.is_list and given.rows > 0 and not learned.is_irregular
         return learned.layout if is_written else None
 
+    def _row_seconds(self, batch: DrawnBatch) -> float:
+        return (self.learned.row_seconds or 0.0) * batch.rows
+
+    def _makes_whole(self, first: DrawnBatch) -> bool:
+        """Return whether one worker reads the rows of a batch and collates them, since both take little time.
+
+        Otherwise workers share the rows, and send them to the one that collates. Its time then has no rows in it.
+        """
+        if not self._may_make_whole or self.is_learning or first.number < self.alone:
+            return False
+        seconds = max(self._row_seconds(first), self.learned.merge_seconds or 0.0)
+        return bool(decide(WHOLE_BATCHES, int(0.0 < seconds < _SMALL_JOB_SECONDS)))
+
     def job(self, given: tuple[DrawnBatch, ...], epoch: Seed) -> DrawnJob:
         """Return the job of a batch, or of several, in an epoch with a seed."""
         learned, first = self.learned, given[0]
@@ -119,7 +143,9 @@ class JobRules:
             layout = None
         way: Way = "rows"
         if layout is None:
-            way = "merge" if first.is_list and first.rows and not self.at_once else "whole"
+            has_rows = first.is_list and first.rows > 0 and not self.at_once
+            self._made_whole = has_rows and self._makes_whole(first)
+            way = "merge" if has_rows and not self._made_whole else "whole"
         total = max(sum(batch.rows for batch in given), 1)
         rows = block_rows(total, self.num_workers, learned)
         if self.at_once:  # a block has whole batches
@@ -386,7 +412,8 @@ class Workers:
 
     def is_to_be_repeated(self, job: DrawnJob) -> bool:
         """Count an attempt, and return whether a failed job only needs another one, in other memory, or by batches."""
-        if job.steps > 1:
+        crashed_whole = job.failure.crash is not None and job.work.reads_rows and not self._rules.at_once
+        if job.steps > 1 or crashed_whole:  # workers share the rows of the next attempt, which finds the row at fault
             self._rules.alone = job.work.batches[-1].number + 1
             return True
         self.attempts += 1

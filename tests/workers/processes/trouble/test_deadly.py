@@ -90,6 +90,17 @@ def test_batches_before_a_crashing_one_of_the_same_job_are_delivered() -> None:
         assert loader.stats()["worker_restarts"] == 3.0
 
 
+def test_a_row_that_crashes_a_worker_which_merges_is_named() -> None:
+    """One process computes the rows of small batches and merges them; it ends at a crash, and then rows are tried."""
+    dataset = ps.range(4_000).map(functions.kills_late).batch(2, merge=list)
+    with processes(dataset) as loader:
+        batches = iter(loader)
+        found = [next(batches) for _ in range(functions.LATE // 2)]
+        assert found == [[number, number + 1] for number in range(0, functions.LATE, 2)]
+        with pytest.raises(WorkerError, match=f"position {functions.LATE}, "):
+            next(batches)
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
