@@ -99,6 +99,32 @@ def test_every_place_keeps_the_types_of_batches(place: Any) -> None:
         assert [types(batch) for _ in range(2) for batch in loader] == list(map(types, dataset)) * 2
 
 
+def pairs_of(kind: Any) -> ps.Dataset[Any]:
+    """Return batches of rows of a class of two fields."""
+    return ps.range(64).map(lambda number: kind(np.full(2, number), number)).batch(4)
+
+
+@in_places("threads", "processes")
+def test_rows_may_be_of_a_class_of_a_function(place: Any) -> None:
+    """It can't be imported, so it travels by value, with the layout of its rows, too; a helper process refuses it."""
+
+    class Pair(NamedTuple):
+        x: Any
+        number: Any
+
+    @dataclass
+    class Same:
+        x: Any
+        number: Any
+
+    for kind in (Pair, Same):
+        with ps.Loader(pairs_of(kind), **place) as loader:
+            for step, batch in enumerate(loader):
+                found: Any = batch
+                assert found.__class__ is kind
+                assert found.number.tolist() == found.x[:, 1].tolist() == list(range(4 * step, 4 * step + 4))
+
+
 def in_another_byte_order(number: int) -> list[Any]:
     """Return arrays whose byte order isn't the machine's, as in files of telescopes and scanners; a key is no text."""
     table = np.arange(24).reshape(4, 6) + number

@@ -27,6 +27,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
+from penstock._caught import Caught
 from penstock._pickles import pickler
 from penstock.errors import UsageError
 
@@ -101,10 +102,15 @@ def missing(pickled: bytes) -> str:
 
 
 def pickled_for_processes(value: object) -> bytes:
-    """Return a pickle that processes can load: classes of a main module that they don't import travel by value."""
-    pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    if b"__main__" not in pickled or is_imported():
-        return pickled
+    """Return a pickle that processes can load.
+
+    Classes of the main module, and of functions, travel by value, as they do in datasets. A process that also imports
+    the main module has other classes of these names there, which elements of the dataset don't have.
+    """
+    with Caught(Exception):  # classes of functions can't be imported
+        pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if b"__main__" not in pickled or (not has_cloudpickle() and is_imported()):
+            return pickled
     return bytes(pickler().dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
 

@@ -180,6 +180,21 @@ def test_a_guarded_script_is_imported_by_its_workers(tmp_path: Path) -> None:
     assert printed.splitlines()[-1] == "[100, 101, 102, 103]"
 
 
+def test_rows_of_a_class_of_a_guarded_script_have_one_class(tmp_path: Path) -> None:
+    """Workers get the class with the dataset, by value, and import another one: layouts must have the dataset's."""
+    body = (
+        "from penstock._processes import pickled_for_processes\n"
+        "if __name__ == '__main__':\n"
+        "    made = ps.range(64).map(lambda number: Point(decode(number), number)).batch(4)\n"
+        "    with ps.Loader(made, num_workers=1, workers='processes') as loader:\n"
+        "        batches = list(loader)\n"
+        "    print(all(type(batch) is Point for batch in batches), b'cloudpickle' in pickled_for_processes(Point))"
+    )
+    code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + body)
+    assert (code, complaint) == (0, "")
+    assert printed.splitlines()[-1] == "True True"
+
+
 @pytest.mark.parametrize("kind", ["num_workers=1, workers='processes'", "isolated=True"])
 def test_a_module_that_starts_processes_while_it_is_imported_gets_an_error(tmp_path: Path, kind: str) -> None:
     """Its functions are sent by name, so each process would import it, and start others."""
