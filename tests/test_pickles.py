@@ -56,6 +56,17 @@ def test_tensors_are_not_copied(name: str) -> None:
         assert (seen[0].dtype, torch.equal(seen[0], tensor)) == (tensor.dtype, True)
 
 
+def test_tensors_in_read_only_memory_are_copies() -> None:
+    """As of a store that processes share: torch would write to it, and crash."""
+    torch: Any = pytest.importorskip("torch")
+    pickled = dump(torch.arange(200))
+    memory = np.zeros(pickled.nbytes, np.uint8)
+    write(pickled, memory, 0)
+    seen: Any = load(memory.data.toreadonly(), copied_bytes=0)
+    seen.zero_()
+    assert torch.equal(load(memory.data, copied_bytes=0), torch.arange(200))
+
+
 def test_lost_parts() -> None:
     """Parts at the end that are missing are an error."""
     parts = in_parts(dump({"large": np.arange(1000)}), 1000)

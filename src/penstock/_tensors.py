@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,13 +106,17 @@ def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
 
 
 def tensor_over(memory: object, name: str, shape: tuple[int, ...]) -> object:
-    """Return a tensor over writable memory that starts with its bytes; the tensor keeps `memory` alive."""
+    """Return a tensor over memory that starts with its bytes, and keep `memory` alive; over a copy if it is read-only.
+
+    torch has no read-only tensors: a program that wrote to one would crash.
+    """
     torch = torch_module()
     dtype = getattr(torch, name)
     count = math.prod(shape)
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+    view = memoryview(cast("bytes", memory))
+    return torch.frombuffer(bytearray(view) if view.readonly else memory, dtype=dtype, count=count).view(shape)
 
 
 def permuted_tensor_over(memory: object, name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> object:
