@@ -61,7 +61,7 @@ class Batches:
 
     @property
     def has_own_merge(self) -> bool:
-        """Whether a function of the user merges the rows."""
+        """Whether rows are merged by a function, such as one of the user's, and not only stacked."""
         return self.batch is not None and self.stack is None
 
     @cached_property

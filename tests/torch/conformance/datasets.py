@@ -123,7 +123,12 @@ class Sized(Counting):
         return self.claimed
 
 
+Image: Any = type("Image", (torch.Tensor,), {"__module__": __name__})
+"""A class of tensors, as torchvision has some."""
+
 SAMPLES: dict[str, Callable[[int], object]] = {
+    "tensor of a subclass": lambda row: torch.full((2, 3), row).as_subclass(Image),
+    "transposed tensor of a subclass": lambda row: torch.full((2, 3), row).as_subclass(Image).mT,
     "int": lambda row: row,
     "bool": lambda row: row % 2 == 0,
     "float": lambda row: row + 0.5,
