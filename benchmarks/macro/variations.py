@@ -1,10 +1,11 @@
 """Variations of one workload, side by side, with the worst share of the limit on top.
 
-A loader that is fast in one form of a workload may be slow in the next: with tuples in place of arrays, in batches of
-one, with a function above the batch. Each variation changes one or two things of the first. The limit is the plainest
-loop of this process that makes the same batches of the same items: so workers of cheap items can at best pass on what
-they make, and items that take longer reach the number of workers. An object of the user's gives the items, and for the
-first variation also one array; of that one, and of one whose items take longer, 1, 4 and 16 workers are measured, too.
+A loader that is fast in one form of a workload may be slow in the next: with tuples or tensors in place of arrays, in
+batches of one, with a function above the batch or a merge of the user's. Each variation changes one or two things of
+the first. The limit is the plainest loop of this process that makes the same batches of the same items: so workers of
+cheap items can at best pass on what they make, and items that take longer reach the number of workers. An object of
+the user's gives the items, and for the first variation also one array; of that one, and of one whose items take longer,
+1, 4 and 16 workers are measured, too. Those with tensors need torch.
 
 A loader is opened for each measurement, whose time begins with the third batch and ends after `MOST_SECONDS`, at the
 latest with the last batch. So a slow rival gives fewer batches. The check that all give the same rows reads the first
@@ -29,15 +30,17 @@ Below the table is the reason for each share of ours that is below `LEAST`. They
 - *Steps above the batch.* The loop has none, so the call of such a step, and what passes its result on, are losses.
 """
 
+import importlib.util
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 import penstock as ps
 from benchmarks.bench import Bench
@@ -53,7 +56,15 @@ _COLLATED_MICROSECONDS: Final = 20  # of an item, beside which collating it take
 LEAST: Final = 0.6  # of the loop's rate; a share below it has a reason
 UNTIMED: Final = 2  # batches, before which workers start
 VALUES: Final = np.arange(256, dtype=np.float32)
-Kind = Literal["int", "array", "tuple", "dict"]
+Kind = Literal["int", "array", "tuple", "dict", "named tuple", "tensor", "dict of tensors"]
+Above = Literal["", "identity", "tensors"]
+
+
+class Pair(NamedTuple):
+    """An item of the kind "named tuple"."""
+
+    x: Any
+    y: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,8 @@ class Work:
         kind: the type of an item.
         batch_size: the items of a batch.
         microseconds: the processor time that an item takes, beside making it.
-        above: whether a function is above the batch.
+        above: the function above the batch: none, one that returns the batch, or one that makes its arrays tensors.
+        is_merged: whether a function of the user's makes a batch of its rows.
         most_items: the largest number of items of a pass.
     """
 
@@ -73,7 +85,8 @@ class Work:
     kind: Kind = "array"
     batch_size: int = 32
     microseconds: int = 0
-    above: bool = False
+    above: Above = ""
+    is_merged: bool = False
     most_items: int = MOST_ITEMS
 
     @property
@@ -81,6 +94,11 @@ class Work:
         """The number of items of a pass."""
         by_time = int(MOST_SECONDS * 1e6 / max(self.microseconds, 1))
         return min(self.most_items, by_time) // self.batch_size * self.batch_size
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether items or batches have tensors."""
+        return "tensor" in self.kind or self.above == "tensors"
 
     def __len__(self) -> int:
         return self.count
@@ -92,22 +110,77 @@ class Work:
             until = time.thread_time_ns() + self.microseconds * 1000
             while time.thread_time_ns() < until:
                 pass
-        if self.kind == "int":
-            return index
-        if self.kind == "array":
-            return VALUES
-        return (VALUES, index) if self.kind == "tuple" else {"x": VALUES, "y": index}
+        return self.of_kind(index)
+
+    def of_kind(self, index: int) -> Any:  # noqa: ANN401 - of each kind
+        """Return an item, without the time that it takes."""
+        match self.kind:
+            case "int":
+                return index
+            case "array":
+                return VALUES
+            case "tuple":
+                return VALUES, index
+            case "named tuple":
+                return Pair(VALUES, index)
+            case "dict":
+                return {"x": VALUES, "y": index}
+            case "tensor":
+                return tensor_of(VALUES)
+            case "dict of tensors":
+                return {"x": tensor_of(VALUES), "y": index}
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the plainest loop."""
         for start in range(0, self.count, self.batch_size):
-            rows = [self[index] for index in range(start, start + self.batch_size)]
-            if self.kind == "tuple":
-                yield tuple(map(np.array, zip(*rows, strict=True)))
-            elif self.kind == "dict":
-                yield {name: np.array([row[name] for row in rows]) for name in rows[0]}
-            else:
-                yield np.array(rows)
+            batch = self.batch_of([self[index] for index in range(start, start + self.batch_size)])
+            yield as_tensors(batch) if self.above == "tensors" else batch
+
+    def batch_of(self, rows: list[Any]) -> Any:  # noqa: ANN401 - of each kind
+        """Return a batch of rows."""
+        if self.is_merged:
+            return merged(rows)
+        match self.kind:
+            case "tuple":
+                return tuple(map(np.array, zip(*rows, strict=True)))
+            case "named tuple":
+                return Pair(*map(np.array, zip(*rows, strict=True)))
+            case "tensor":
+                return torch().stack(rows)
+            case "dict of tensors":
+                return {"x": torch().stack([row["x"] for row in rows]), "y": np.array([row["y"] for row in rows])}
+            case "dict":
+                return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+            case _:
+                return np.array(rows)
+
+
+def has_torch() -> bool:
+    """Return whether torch is installed."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def torch() -> Any:  # noqa: ANN401 - a module that may not be installed
+    """Return torch."""
+    return importlib.import_module("torch")
+
+
+def tensor_of(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a tensor
+    """Return a tensor over an array."""
+    return torch().from_numpy(array)
+
+
+def merged(rows: list[Any]) -> dict[str, Any]:
+    """Return a batch with a number that rows don't have."""
+    return {"x": np.stack(rows), "rows": np.array([len(rows)])}
+
+
+def as_tensors(batch: Any) -> Any:  # noqa: ANN401 - of each kind
+    """Return a batch whose arrays are tensors."""
+    if not isinstance(batch, dict):
+        return tensor_of(batch)
+    arrays = cast("dict[str, NDArray[Any]]", batch)
+    return {name: tensor_of(array) for name, array in arrays.items()}
 
 
 VARIATIONS: Final = (
@@ -119,9 +192,15 @@ VARIATIONS: Final = (
     Work("arrays by 1", batch_size=1),
     Work("arrays by 512", batch_size=512),
     Work("ints by 4096", kind="int", batch_size=4096),
-    Work("arrays by 32, a function above", above=True),
-    Work("dicts by 32, a function above", kind="dict", above=True),
-    Work("arrays by 512, a function above", batch_size=512, above=True),
+    Work("arrays by 32, a function above", above="identity"),
+    Work("dicts by 32, a function above", kind="dict", above="identity"),
+    Work("arrays by 512, a function above", batch_size=512, above="identity"),
+    Work("named tuples by 32", kind="named tuple"),
+    Work("tensors by 32", kind="tensor"),
+    Work("dicts of tensors by 32", kind="dict of tensors"),
+    Work("arrays by 32, tensors above", above="tensors"),
+    Work("dicts by 32, tensors above", kind="dict", above="tensors"),
+    Work("arrays by 32, merged", is_merged=True),
     Work("ints by 32, 1 us each", kind="int", microseconds=1),
     Work("arrays by 1, 20 us each", batch_size=1, microseconds=20),
     Work("arrays by 32, 20 us each", microseconds=20),
@@ -129,12 +208,17 @@ VARIATIONS: Final = (
 )
 SLOWER: Final = VARIATIONS[-2]
 COUNTS: Final = (1, 4, 16)  # of workers, beside 2
-SMOKE: Final = (Work("arrays by 100", batch_size=100, most_items=800), Work("tuples by 32", "tuple", most_items=320))
+SMOKE: Final = (
+    Work("arrays by 100", batch_size=100, most_items=800),
+    Work("tuples by 32", "tuple", most_items=320),
+    Work("dicts of tensors by 32", "dict of tensors", most_items=320),
+    Work("arrays by 32, merged", is_merged=True, most_items=320),
+)
 
 
 def build(bench: Bench) -> Scenario:
     """Return the scenario: for each variation the loop, Penstock in three places, and rivals."""
-    variations = SMOKE if bench.smoke else VARIATIONS
+    variations = [work for work in (SMOKE if bench.smoke else VARIATIONS) if has_torch() or not work.needs_torch]
     places: tuple[Place, ...] = ("inline", "threads") if bench.smoke else ("inline", "threads", "processes")
     made: list[Contestant] = []
     for work in variations:
@@ -161,9 +245,11 @@ def limit_of(work: Work) -> str:
 
 def _ours(work: Work, place: Place, num_workers: int = 2) -> Contestant:
     def batches() -> Iterator[Any]:
-        dataset = ps.read(work).batch(work.batch_size)
+        dataset = ps.read(work).batch(work.batch_size, merge=merged if work.is_merged else None)
+        if work.above:
+            dataset = dataset.map(as_tensors if work.above == "tensors" else _same)
         with ExitStack() as scope:
-            _, loader = open_loader(scope, dataset.map(_same) if work.above else dataset, place, num_workers)
+            _, loader = open_loader(scope, dataset, place, num_workers)
             yield from loader
 
     counted = place if num_workers == 2 else f"{num_workers} {place}"
@@ -196,7 +282,9 @@ def contestant(work: Work, name: str, role: Role, batches: Callable[[], Iterable
 def _arrays(work: Work, batches: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """Yield the first leaf of each of the first batches."""
     for batch in islice(batches(), max(CHECKED // work.batch_size, UNTIMED)):
-        yield np.asarray(batch["x"] if work.kind == "dict" else batch[0] if work.kind == "tuple" else batch)
+        yield np.asarray(
+            batch["x"] if "dict" in work.kind or work.is_merged else batch[0] if "tuple" in work.kind else batch
+        )
 
 
 def _timed(work: Work, batches: Callable[[], Iterable[Any]], repeats: int) -> Measurement:

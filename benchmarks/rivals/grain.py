@@ -347,15 +347,16 @@ def _variations(work: variations.Work, _: ExitStack) -> tuple[Contestant, ...]:
     """Return Grain without threads, and with as many read threads as ours has."""
     source: Any = work  # its parameter is a key, though Grain names it differently
     items = grain.MapDataset.source(source)
+    merge = variations.merged if work.is_merged else None
 
     def inline() -> grain.IterDataset:
-        return items.batch(work.batch_size).to_iter_dataset(INLINE)
+        return items.batch(work.batch_size, batch_fn=merge).to_iter_dataset(INLINE)
 
     def on_threads() -> grain.IterDataset:
         threads = grain.ReadOptions(num_threads=images.NUM_WORKERS, prefetch_buffer_size=2 * work.batch_size)
-        return items.to_iter_dataset(threads).batch(work.batch_size)
+        return items.to_iter_dataset(threads).batch(work.batch_size, batch_fn=merge)
 
-    if work.above:
+    if work.above or work.needs_torch:  # Grain's batches are arrays
         return ()
     return (
         variations.contestant(work, f"{work.name}: {NAME}", "rival", inline),

@@ -160,7 +160,8 @@ def _variations(work: variations.Work, _: ExitStack) -> tuple[Contestant, ...]:
 
 def _opened(kind: Kind, work: variations.Work, num_workers: int) -> DataLoader[Any]:
     dataset: Any = work  # torch needs no base class, though its types say so
-    return kind.made(dataset, batch_size=work.batch_size, num_workers=num_workers)
+    collate = variations.merged if work.is_merged else None
+    return kind.made(dataset, batch_size=work.batch_size, num_workers=num_workers, collate_fn=collate)
 
 
 def _import(work: import_time.Work, _: ExitStack) -> tuple[Contestant, ...]:
