@@ -47,6 +47,14 @@ def numbered(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray
     return np.frombuffer(values.astype(np.uint8).tobytes(), dtype, count=size).reshape(shape).copy()
 
 
+def with_zeros_between_fields(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with the fields of these rows, and zero bytes between them."""
+    found = np.zeros(rows.shape, rows.dtype)
+    for name in rows.dtype.names or ():
+        found[name] = with_zeros_between_fields(rows[name]) if rows.dtype[name].base.names else rows[name]
+    return found
+
+
 def formed(array: NDArray[Any], form: str) -> NDArray[Any]:
     """Return an array of the same values in another arrangement of memory."""
     match form:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.batching import Pad, pad, stack
 from penstock.errors import UsageError
-from tests.batching.strategies import numbered
+from tests.batching.strategies import PADDED, numbered, with_zeros_between_fields
 from tests.trees import Element
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
@@ -20,6 +20,14 @@ lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 def row_of(length: int, row: int, dtype: str, *axes: int) -> NDArray[Any]:
     """Return an array that differs from row to row."""
     return numbered(np.dtype(dtype), (length, *axes), row)
+
+
+def test_bytes_between_fields_are_zero() -> None:
+    """The padding between the fields of a structured row is zero, and so is the fill."""
+    rows = [numbered(PADDED, (length,), length) for length in (2, 1)]
+    batch = pad(rows)
+    filled = [with_zeros_between_fields(row).tobytes().ljust(2 * PADDED.itemsize, b"\0") for row in rows]
+    assert batch.tobytes() == b"".join(filled)
 
 
 @given(lengths, lengths, st.integers(6, 9) | st.none())

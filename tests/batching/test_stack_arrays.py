@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.batching import stack_arrays
 from penstock.errors import UsageError
-from tests.batching.strategies import DTYPES, PADDED, arrays, numbered, shapes
+from tests.batching.strategies import DTYPES, PADDED, arrays, numbered, shapes, with_zeros_between_fields
 
 LARGE = 3 << 20  # three such rows are enough for two threads
 
@@ -118,9 +118,7 @@ def test_bytes_between_fields_are_zero() -> None:
     row = np.frombuffer(b"\xff" * (2 * PADDED.itemsize), PADDED)
     out = np.frombuffer(bytearray(b"\xee" * (4 * PADDED.itemsize)), PADDED).reshape(2, 2)
     stack_arrays([row, row], out=out)
-    clean = np.zeros(2, PADDED)
-    clean[...] = row
-    assert out.tobytes() == clean.tobytes() * 2
+    assert out.tobytes() == with_zeros_between_fields(row).tobytes() * 2
 
 
 def message(rows: object, **keywords: Any) -> str:

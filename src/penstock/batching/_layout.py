@@ -26,7 +26,7 @@ from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import pickled_for_processes
 from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten, unflatten_each
-from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of, values_of
+from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, kind_of, values_of, write_value
 from penstock.batching._merge import Batch, Column, new_array, stack
 from penstock.batching._stack_arrays import split_dicts, split_sequences, write_run
 from penstock.errors import UsageError
@@ -368,7 +368,5 @@ def _write_item(spec: LeafSpec, item: object, column: NDArray[Any], row: int) ->
         return False
     if not isinstance(value, np.ndarray) or value.dtype != spec.dtype or value.shape != spec.shape:
         return False
-    if has_padding(column.dtype):
-        column[row : row + 1].view(np.uint8)[...] = 0
-    column[row, ...] = value
+    write_value(value, column[row, ...])
     return True

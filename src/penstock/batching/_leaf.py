@@ -157,7 +157,7 @@ def element_spec(element: Element) -> Element:
 def has_padding(dtype: np.dtype[Any]) -> bool:
     """Return whether items of this dtype have bytes that belong to no field.
 
-    NumPy copies only the fields, so these bytes would be undefined; in a batch they are zero.
+    In a batch these bytes are zero (`write_value`).
 
     Example:
         >>> import numpy as np
@@ -165,6 +165,18 @@ def has_padding(dtype: np.dtype[Any]) -> bool:
         True
     """
     return dtype.names is not None and not bool(_covered(dtype).all())
+
+
+def write_value(value: NDArray[Any], place: NDArray[Any]) -> None:
+    """Write a value to a part of a batch that has its dtype and shape; bytes that belong to no field become zero.
+
+    NumPy 2.5 copies these bytes, too; earlier versions leave those of the batch.
+    """
+    place[...] = value
+    if has_padding(place.dtype):
+        # With a last axis of one item, any array can be seen as bytes.
+        content: NDArray[np.uint8] = place[..., np.newaxis].view(np.uint8)
+        content[..., ~_covered(place.dtype)] = 0
 
 
 @functools.lru_cache(maxsize=256)

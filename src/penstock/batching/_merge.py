@@ -23,7 +23,17 @@ from penstock._tree import (
     subject,
     unflatten,
 )
-from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, describe_kind, has_padding, kind_of, values_of
+from penstock.batching._leaf import (
+    OWN_MERGE,
+    LeafKind,
+    LeafSpec,
+    Value,
+    describe_kind,
+    has_padding,
+    kind_of,
+    values_of,
+    write_value,
+)
 from penstock.errors import UsageError
 
 Batch: TypeAlias = Any  # user data: an element whose leaves have a leading row axis, or what a user's merge returns
@@ -106,7 +116,7 @@ def stacked(values: list[Any], kind: LeafKind) -> Column:
         return values
     column = new_array((len(values), *kind.shape), kind.dtype)
     for row, value in enumerate(values):
-        column[row, ...] = value
+        write_value(value, column[row, ...])
     return column
 
 

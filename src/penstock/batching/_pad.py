@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._tree import Element, Structure, leaf_paths, subject, unflatten
-from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of
+from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of, write_value
 from penstock.batching._merge import Batch, new_array, open_rows, reject_kind, stacked
 from penstock.errors import UsageError
 
@@ -161,7 +161,7 @@ def _padded(values: list[Any], spec: LeafSpec, path: str, rule: Pad) -> NDArray[
     column = new_array((len(values), length, *spec.shape[1:]), spec.dtype)
     column[...] = _fill_value(spec.dtype, rule.fill, path)
     for row, value in enumerate(values):
-        column[row, : len(value)] = value
+        write_value(value, column[row, : len(value)])
     return column
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock import _native
 from penstock._tensors import arrays_of, is_tensor
 from penstock._tree import is_masked
-from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of
+from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of, write_value
 from penstock.batching._merge import new_array
 from penstock.errors import UsageError
 
@@ -147,9 +147,7 @@ def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -
         raise UsageError(
             f"no array may overlap out, except as its own row; row {row} does. Pass a copy of it, or another out."
         )
-    if has_padding(spec.dtype):
-        target[row : row + 1].view(np.uint8)[...] = 0
-    target[row, ...] = value
+    write_value(value, target[row, ...])
 
 
 def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: int, *, num_threads: int = 1) -> int:
