@@ -111,7 +111,7 @@ class PagePublisher(ABC):
 
     def _fail(self, error: BaseException) -> None:
         self.due = inf
-        _logger.warning("penstock watch can't show this loader: %r", error)
+        _logger.warning("penstock watch can't show this loader: %s", repr(error))
 
     def _opened(self) -> LivePage:
         page = self._page

@@ -309,7 +309,7 @@ class AutoStop(Generic[OutT_co]):
         try:
             self._pipeline.stop(timeout=seconds)
         except TimeoutError:
-            _logger.warning("a function of %r still runs %s s after %r", self._pipeline, seconds, error)
+            _logger.warning("a function of %r still runs %s s after %s", self._pipeline, seconds, repr(error))
 
 
 def build_pipeline(

@@ -596,7 +596,7 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
         logging.getLogger("penstock").warning(
             "an index can't be written to the cache (%s), so the next run computes it again. "
             "Pass another cache= or set XDG_CACHE_HOME.",
-            error,
+            str(error),  # a handler that keeps the error would keep open what its frames have
         )
         return False
     return True
