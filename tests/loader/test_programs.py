@@ -18,11 +18,14 @@ pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")
 STRIDE = 1 if IS_LONG else 7  # of the interrupted instructions
 
 PREAMBLE = """
-import asyncio, os, signal, sys, threading
+import asyncio, os, signal, sys, threading, warnings
 import numpy as np
 import penstock as ps
 from tests.loader.placing.loaders import PlacedByThread
 from tests.workers.processes import functions
+
+# Since Python 3.12, a process that has threads, and forks.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 def keep(number):
     return True

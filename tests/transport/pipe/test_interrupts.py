@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -37,27 +37,66 @@ class Interruption:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function, which may raise KeyboardInterrupt."""
-        sys.settrace(self._entered)
-        try:
+        with each_instruction(self._execute):
             return function()
+
+    def _execute(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def is_counted(code: CodeType) -> bool:
+    """Return whether the instructions of a function count."""
+    is_own = "penstock/transport" in code.co_filename and code.co_name != "__del__"
+    return is_own and not code.co_flags & inspect.CO_COROUTINE
+
+
+if sys.version_info >= (3, 12):  # where `sys.settrace` misses instructions
+
+    @contextlib.contextmanager
+    def each_instruction(act: Callable[[], None]) -> Iterator[None]:
+        """Call a function before each instruction that counts and that this thread executes."""
+        monitoring, tool, thread = sys.monitoring, sys.monitoring.PROFILER_ID, threading.get_ident()
+
+        def executed(code: CodeType, _: int) -> object:
+            if not is_counted(code):
+                return monitoring.DISABLE
+            return act() if threading.get_ident() == thread else None
+
+        monitoring.use_tool_id(tool, "instructions")
+        try:
+            monitoring.register_callback(tool, monitoring.events.INSTRUCTION, executed)
+            monitoring.set_events(tool, monitoring.events.INSTRUCTION)
+            yield
+        finally:
+            monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+            monitoring.register_callback(tool, monitoring.events.INSTRUCTION, None)
+            monitoring.free_tool_id(tool)
+
+else:
+
+    @contextlib.contextmanager
+    def each_instruction(act: Callable[[], None]) -> Iterator[None]:
+        """Call a function before each instruction that counts and that this thread executes."""
+
+        def entered(frame: FrameType, *_: object) -> Any:
+            if not is_counted(frame.f_code):
+                return None
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            return executed
+
+        def executed(_: FrameType, event: str, __: object) -> Any:
+            if event == "opcode":
+                act()
+            return executed
+
+        sys.settrace(entered)
+        try:
+            yield
         finally:
             sys.settrace(None)
-
-    def _entered(self, frame: FrameType, _: str, __: object) -> Any:
-        code = frame.f_code
-        is_counted = "penstock/transport" in code.co_filename and code.co_name != "__del__"
-        if not is_counted or code.co_flags & inspect.CO_COROUTINE:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        return self._executing
-
-    def _executing(self, _: FrameType, event: str, __: object) -> Any:
-        if event == "opcode":
-            self._left -= 1
-            if self._left == 0:
-                self.pressed = True
-                signal.raise_signal(signal.SIGINT)
-        return self._executing
 
 
 def interruptions() -> Iterator[Interruption]:
