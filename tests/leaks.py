@@ -22,12 +22,14 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
 
 PATIENCE_SECONDS = 20.0  # of a busy machine
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.002, 0.5
+SPARES: Final = {"penstock-spare\n", "penstock-forks\n"}  # a process has its parent's name until it sets its own
 
 _failed = pytest.StashKey[bool]()
 
@@ -140,7 +142,7 @@ def spares_of(server: int) -> list[int]:
     found: list[int] = []
     for pid in _descendants():
         with suppress(OSError):  # it has ended
-            if _parent(pid) == server and Path(f"/proc/{pid}/comm").read_text() == "penstock-spare\n":
+            if _parent(pid) == server and Path(f"/proc/{pid}/comm").read_text() in SPARES:
                 found.append(pid)
     return found
 
