@@ -6,7 +6,7 @@ handles it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def _write_array(item: object, row: int, spec: LeafSpec, target: NDArray[Any]) -
             f"all rows must be of one dtype and shape, since nothing is promoted; row 0 is {spec} and row {row} is "
             f"{found}. Convert, crop or pad the arrays first."
         )
-    value = as_value(item)
+    value = cast("NDArray[Any]", as_value(item))
     if np.may_share_memory(value, target):
         raise UsageError(
             f"no array may overlap out, except as its own row; row {row} does. Pass a copy of it, or another out."

@@ -8,7 +8,7 @@ import itertools
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -56,7 +56,7 @@ def is_counted(code: CodeType) -> bool:
 if sys.version_info >= (3, 12):  # where `sys.settrace` misses instructions
 
     @contextlib.contextmanager
-    def each_instruction(act: Callable[[], None]) -> Iterator[None]:
+    def each_instruction(act: Callable[[], None]) -> Generator[None]:
         """Call a function before each instruction that counts and that this thread executes."""
         monitoring, tool, thread = sys.monitoring, sys.monitoring.PROFILER_ID, threading.get_ident()
 
@@ -78,7 +78,7 @@ if sys.version_info >= (3, 12):  # where `sys.settrace` misses instructions
 else:
 
     @contextlib.contextmanager
-    def each_instruction(act: Callable[[], None]) -> Iterator[None]:
+    def each_instruction(act: Callable[[], None]) -> Generator[None]:
         """Call a function before each instruction that counts and that this thread executes."""
 
         def entered(frame: FrameType, *_: object) -> Any:
