@@ -304,6 +304,10 @@ WRONG_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"positions": np.zeros((1, 5), np.int32)}, "positions must be C-contiguous, writable and of shape (1, 4)"),
     ({"padding": 0.5}, "padding must be a value of dtype int32, as out; got padding=0.5"),
     ({"padding": 2**31}, "padding must be a value of dtype int32, as out; got padding=2147483648"),
+    (
+        {"padding": 1e39, "out": np.zeros((1, 4), np.float32)},
+        "padding must be a value of dtype float32, as out; got padding=1e+39",
+    ),
 ]
 
 

@@ -154,6 +154,32 @@ def element_spec(element: Element) -> Element:
     return unflatten(structure, [kind_of(value) for value in values])
 
 
+def number_as(number: float, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return a number as an array of a dtype, without axes; None if the dtype has no such value. Floats are rounded.
+
+    Zero is a value of every dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> number_as(-1, np.dtype("int16")), number_as(-1, np.dtype("uint8"))
+        (array(-1, dtype=int16), None)
+    """
+    value = np.zeros((), dtype)
+    if number == 0:
+        return value
+    try:
+        # NumPy 1 wraps around integers that are too large.
+        if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+            return None
+        with np.errstate(over="ignore"):
+            value[()] = number
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if dtype.kind in "fc":
+        return value if np.isfinite(number) == np.isfinite(value) else None
+    return value if dtype.kind in "iub" and value == number else None
+
+
 def has_padding(dtype: np.dtype[Any]) -> bool:
     """Return whether items of this dtype have bytes that belong to no field.
 

@@ -22,6 +22,7 @@ from penstock.batching._grouping import (
     plan_of_sequences,
     split_documents,
 )
+from penstock.batching._leaf import number_as
 from penstock.errors import UsageError
 
 Capacity: TypeAlias = int | Sequence[int]
@@ -404,15 +405,7 @@ def padding_token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     Raises:
         UsageError: it is no value of the dtype.
     """
-    token = np.zeros((), dtype)
-    if padding == 0:
-        return token
-    try:
-        token[()] = padding
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    else:
-        fits = dtype.kind in "fc" or (dtype.kind in "iub" and bool(token == padding))
-    if not fits:
+    token = number_as(padding, dtype)
+    if token is None:
         raise UsageError(f"padding must be a value of dtype {dtype}, as out; got padding={padding!r}. Choose another.")
     return token

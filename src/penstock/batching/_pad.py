@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._tree import Element, Structure, leaf_paths, subject, unflatten
-from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of, write_value
+from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of, number_as, write_value
 from penstock.batching._merge import Batch, new_array, open_rows, reject_kind, stacked
 from penstock.errors import UsageError
 
@@ -178,17 +178,8 @@ def _fill_value(dtype: np.dtype[Any], fill: float, path: str) -> NDArray[Any]:
     Raises:
         UsageError: there is no such value.
     """
-    value = np.zeros((), dtype)
-    if fill == 0:
-        return value
-    try:
-        with np.errstate(over="ignore"):
-            value[()] = fill
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    else:
-        fits = np.isfinite(fill) == np.isfinite(value) if dtype.kind in "fc" else dtype.kind in "iub" and value == fill
-    if not fits:
+    value = number_as(fill, dtype)
+    if value is None:
         raise UsageError(
             f"fill must be a value of each padded leaf's dtype; got fill={fill!r} for {subject(path)}, "
             f"which is {dtype}. Choose another fill, convert the leaf in .map, or {OWN_MERGE}."
