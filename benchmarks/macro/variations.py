@@ -37,6 +37,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
@@ -112,7 +113,7 @@ class Work:
                 pass
         return self.of_kind(index)
 
-    def of_kind(self, index: int) -> Any:  # noqa: ANN401 - of each kind
+    def of_kind(self, index: int) -> object:
         """Return an item, without the time that it takes."""
         match self.kind:
             case "int":
@@ -136,7 +137,7 @@ class Work:
             batch = self.batch_of([self[index] for index in range(start, start + self.batch_size)])
             yield as_tensors(batch) if self.above == "tensors" else batch
 
-    def batch_of(self, rows: list[Any]) -> Any:  # noqa: ANN401 - of each kind
+    def batch_of(self, rows: list[Any]) -> object:
         """Return a batch of rows."""
         if self.is_merged:
             return merged(rows)
@@ -160,12 +161,12 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def torch() -> Any:  # noqa: ANN401 - a module that may not be installed
+def torch() -> ModuleType:
     """Return torch."""
     return importlib.import_module("torch")
 
 
-def tensor_of(array: NDArray[Any]) -> Any:  # noqa: ANN401 - a tensor
+def tensor_of(array: NDArray[Any]) -> object:
     """Return a tensor over an array."""
     return torch().from_numpy(array)
 
@@ -175,12 +176,11 @@ def merged(rows: list[Any]) -> dict[str, Any]:
     return {"x": np.stack(rows), "rows": np.array([len(rows)])}
 
 
-def as_tensors(batch: Any) -> Any:  # noqa: ANN401 - of each kind
+def as_tensors(batch: object) -> object:
     """Return a batch whose arrays are tensors."""
-    if not isinstance(batch, dict):
-        return tensor_of(batch)
-    arrays = cast("dict[str, NDArray[Any]]", batch)
-    return {name: tensor_of(array) for name, array in arrays.items()}
+    if isinstance(batch, dict):
+        return {name: tensor_of(array) for name, array in cast("dict[str, NDArray[Any]]", batch).items()}
+    return tensor_of(cast("NDArray[Any]", batch))
 
 
 VARIATIONS: Final = (
