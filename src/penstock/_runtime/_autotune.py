@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -464,7 +463,8 @@ def clock() -> float:
 
 def _queued() -> int:
     """Return the nanoseconds that this thread has waited for a processor; 0 where the system doesn't count them."""
-    with suppress(OSError, IndexError), open("/proc/thread-self/schedstat", encoding="ascii") as file:
+    # Not `suppress`: a signal's handler may raise a TimeoutError, which is an OSError.
+    with Caught(Exception), open("/proc/thread-self/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1])
     return 0
 

@@ -1,6 +1,7 @@
 """Measuring finds the cost of rows, and doesn't change the loaded batches."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._runtime import _autotune
 from tests.equivalence.definition import epoch_of, outcomes
 from tests.equivalence.graphs import batched, indexable
 from tests.loader.isolated.parts import Connected
@@ -241,3 +243,27 @@ def test_measuring_local_functions_leaves_nothing_open(options: dict[str, Any]) 
     with ps.Loader(ps.range(64).map(connected).map(lambda number: number).batch(8), **options) as loader:
         assert connected.connection is None
         assert len(list(loader)) == 8
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there are no POSIX signals here")
+def test_the_clock_passes_on_an_error_of_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's TimeoutError isn't taken for a system that counts no waits, though both are an OSError."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError("the program's own")
+
+    def interrupted(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    before = signal.signal(signal.SIGUSR1, expire)
+    try:
+        monkeypatch.setattr(_autotune, "open", interrupted, raising=False)
+        with pytest.raises(TimeoutError, match="the program's own"):
+            clock()
+        monkeypatch.setattr(_autotune, "open", missing, raising=False)
+        assert clock() > 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
