@@ -35,6 +35,20 @@ def test_blocks_divide_the_rows_of_a_job() -> None:
     assert [job.bounds_of(block) for block in range(job.blocks)] == [(0, 4), (4, 8), (8, 12), (12, 14)]
 
 
+def test_merges_in_blocks_are_measured_with_the_rows() -> None:
+    """Once blocks make their batches, their time counts alone: the first merge, often slow, cuts no later job."""
+    learned = Learned[Layout]()
+    learned.timed(rows=4, seconds=1e-6, cpu_seconds=1e-6, parent_seconds=0.0)
+    learned.timed_merge(steps=1, seconds=1.0)
+    learned.merges_in_blocks()
+    learned.timed(rows=4, seconds=4e-3, cpu_seconds=2e-3, parent_seconds=0.0)
+    assert (learned.row_seconds, learned.row_cpu_seconds, learned.merge_seconds) == (1e-3, 5e-4, 0.0)
+    learned.merges_in_blocks()
+    assert learned.row_seconds == 1e-3
+    learned.timed_merge(steps=2, seconds=1.0)  # apart again, after a crash
+    assert learned.merge_seconds == 0.5
+
+
 def test_threads_compute_rows_of_texts() -> None:
     """Rows whose leaves are all texts need no memory of the job, and are computed by workers, too."""
     threads: set[int] = set()

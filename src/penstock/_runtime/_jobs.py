@@ -128,7 +128,13 @@ class Learned(Generic[AnyLayout]):
     def timed_merge(self, steps: int, seconds: float) -> None:
         """Record the time of merging some batches, including that of the steps above the batch; 0 for no merge."""
         if seconds:
-            self.merge_seconds = self._smoothed(self.merge_seconds, seconds / steps)
+            self.merge_seconds = self._smoothed(self.merge_seconds or None, seconds / steps)
+
+    def merges_in_blocks(self) -> None:
+        """Note that a block makes its batches itself: its time has that of their merge, which so far was apart."""
+        if self.merge_seconds:
+            self.merge_seconds = 0.0
+            self.row_seconds = self.row_cpu_seconds = None  # of rows alone
 
     def took_memory(self, bytes_each: float, delivered_each: float, *, is_merged: bool) -> None:
         """Record the memory that a row and its part of the batch took; a merge has both, and more than a block."""

@@ -258,8 +258,7 @@ class ProcessScheduler(Scheduler):
     def _conclude(self, slot: int, armed: Armed) -> None:
         number, client, job = armed
         knew_layout = client.learned.layout is not None
-        client.learned.timed(*self._job_table.counted(slot))
-        client.learned.timed_merge(job.steps, self._job_table.counted_merge(slot))
+        self._note_times(slot, client, job)
         lease, spill = self._leases.pop(number, None), self._spills.pop(slot, None)
         client.learned.knows_memory |= self._ring.ready(slot)
         outcome = self._job_table.outcome(slot)
@@ -283,6 +282,13 @@ class ProcessScheduler(Scheduler):
             self._idle_spills[client].append(spill)
         elif spill is not None:
             self._discard([spill])
+
+    def _note_times(self, slot: int, client: Client, job: Job[Work]) -> None:
+        learned = client.learned
+        if job.work.shape.is_whole:
+            learned.merges_in_blocks()
+        learned.timed(*self._job_table.counted(slot))
+        learned.timed_merge(job.steps, self._job_table.counted_merge(slot))
 
     def _failure_of(self, slot: int, number: int, outcome: int) -> JobFailure:
         at, crash = self._crashes.pop(number, (None, None))
