@@ -57,7 +57,10 @@ _COLLATED_MICROSECONDS: Final = 20  # of an item, beside which collating it take
 LEAST: Final = 0.6  # of the loop's rate; a share below it has a reason
 UNTIMED: Final = 2  # batches, before which workers start
 VALUES: Final = np.arange(256, dtype=np.float32)
-Kind = Literal["int", "array", "tuple", "dict", "named tuple", "tensor", "dict of tensors"]
+LENGTHS: Final = np.random.default_rng(7).integers(20, len(VALUES), 1 << 12).tolist()  # of ragged items
+Kind = Literal[
+    "int", "array", "tuple", "dict", "named tuple", "tensor", "dict of tensors", "ragged array", "ragged tensor"
+]
 Above = Literal["", "identity", "tensors"]
 
 
@@ -115,19 +118,20 @@ class Work:
 
     def of_kind(self, index: int) -> object:
         """Return an item, without the time that it takes."""
+        values = VALUES[: LENGTHS[index % len(LENGTHS)]] if "ragged" in self.kind else VALUES
         match self.kind:
             case "int":
                 return index
-            case "array":
-                return VALUES
+            case "array" | "ragged array":
+                return values
             case "tuple":
                 return VALUES, index
             case "named tuple":
                 return Pair(VALUES, index)
             case "dict":
                 return {"x": VALUES, "y": index}
-            case "tensor":
-                return tensor_of(VALUES)
+            case "tensor" | "ragged tensor":
+                return tensor_of(values)
             case "dict of tensors":
                 return {"x": tensor_of(VALUES), "y": index}
 
@@ -142,18 +146,19 @@ class Work:
         if self.is_merged:
             return merged(rows)
         match self.kind:
-            case "tuple":
-                return tuple(map(np.array, zip(*rows, strict=True)))
-            case "named tuple":
-                return Pair(*map(np.array, zip(*rows, strict=True)))
+            case "tuple" | "named tuple":
+                columns = tuple(map(np.array, zip(*rows, strict=True)))
+                return columns if self.kind == "tuple" else Pair(*columns)
             case "tensor":
                 return torch().stack(rows)
             case "dict of tensors":
                 return {"x": torch().stack([row["x"] for row in rows]), "y": np.array([row["y"] for row in rows])}
             case "dict":
                 return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+            case "ragged tensor":
+                return torch().nn.utils.rnn.pad_sequence(rows, batch_first=True)
             case _:
-                return np.array(rows)
+                return padded(rows) if "ragged" in self.kind else np.array(rows)
 
 
 def has_torch() -> bool:
@@ -174,6 +179,14 @@ def tensor_of(array: NDArray[Any]) -> object:
 def merged(rows: list[Any]) -> dict[str, Any]:
     """Return a batch with a number that rows don't have."""
     return {"x": np.stack(rows), "rows": np.array([len(rows)])}
+
+
+def padded(rows: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return a batch whose rows are as long as the longest one, with zeros."""
+    batch = np.zeros((len(rows), max(map(len, rows))), rows[0].dtype)
+    for number, row in enumerate(rows):
+        batch[number, : len(row)] = row
+    return batch
 
 
 def as_tensors(batch: object) -> object:
@@ -201,6 +214,8 @@ VARIATIONS: Final = (
     Work("arrays by 32, tensors above", above="tensors"),
     Work("dicts by 32, tensors above", kind="dict", above="tensors"),
     Work("arrays by 32, merged", is_merged=True),
+    Work("ragged arrays by 32", kind="ragged array"),
+    Work("ragged tensors by 32", kind="ragged tensor"),
     Work("ints by 32, 1 us each", kind="int", microseconds=1),
     Work("arrays by 1, 20 us each", batch_size=1, microseconds=20),
     Work("arrays by 32, 20 us each", microseconds=20),
@@ -213,6 +228,7 @@ SMOKE: Final = (
     Work("tuples by 32", "tuple", most_items=320),
     Work("dicts of tensors by 32", "dict of tensors", most_items=320),
     Work("arrays by 32, merged", is_merged=True, most_items=320),
+    Work("ragged tensors by 32", "ragged tensor", most_items=320),
 )
 
 
@@ -245,7 +261,11 @@ def limit_of(work: Work) -> str:
 
 def _ours(work: Work, place: Place, num_workers: int = 2) -> Contestant:
     def batches() -> Iterator[Any]:
-        dataset = ps.read(work).batch(work.batch_size, merge=merged if work.is_merged else None)
+        items = ps.read(work)
+        if "ragged" in work.kind:
+            dataset = items.padded_batch(work.batch_size)
+        else:
+            dataset = items.batch(work.batch_size, merge=merged if work.is_merged else None)
         if work.above:
             dataset = dataset.map(as_tensors if work.above == "tensors" else _same)
         with ExitStack() as scope:

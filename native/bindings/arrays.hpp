@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 namespace penstock::bindings {
@@ -66,6 +68,20 @@ class Buffers {
   private:
     std::vector<Py_buffer> views_;
 };
+
+// An array that is read as bytes, as a row of a batch is. It is valid as long as the array's memory, shape and strides.
+struct Row {
+    std::byte* first;
+    std::span<const Py_ssize_t> shape;
+    std::span<const Py_ssize_t> strides;  // in bytes
+    bool is_plain;                        // C-contiguous
+};
+
+inline Row row_of(const Py_buffer& view) {
+    const auto rank = static_cast<std::size_t>(view.ndim);
+    const bool is_plain = PyBuffer_IsContiguous(&view, 'C') != 0;
+    return {static_cast<std::byte*>(view.buf), {view.shape, rank}, {view.strides, rank}, is_plain};
+}
 
 // Whether an array has this dtype. `name` is "dtype", interned.
 inline bool has_dtype(PyObject* array, PyObject* name, PyObject* dtype) {

@@ -9,12 +9,15 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/tensors.hpp"
 #include "core/parallel.hpp"
 
 namespace nb = nanobind;
@@ -79,104 +82,229 @@ Py_ssize_t write_booleans(Sequence items, Py_ssize_t begin, Column<bool> out, Py
     });
 }
 
-bool has_shape(const Py_buffer& view, const Py_ssize_t* shape, int rank) {
-    return view.ndim == rank && (rank == 0 || std::equal(shape, shape + rank, view.shape));
-}
-
-// The memory of an array, from its first byte to the end of its last item, wherever its strides lead.
+// The memory of a row or a column, from its first byte to the end of its last item, wherever its strides lead.
 struct Extent {
     std::uintptr_t begin;
     std::uintptr_t end;
 
-    explicit Extent(const Py_buffer& view) {
-        begin = end = reinterpret_cast<std::uintptr_t>(view.buf);
-        for (int axis = 0; axis < view.ndim; ++axis) {
-            const Py_ssize_t reach = (view.shape[axis] - 1) * view.strides[axis];
+    Extent(const Row& row, std::size_t item_bytes) {
+        begin = end = reinterpret_cast<std::uintptr_t>(row.first);
+        for (std::size_t axis = 0; axis < row.shape.size(); ++axis) {
+            const Py_ssize_t reach = (row.shape[axis] - 1) * row.strides[axis];
             (reach < 0 ? begin : end) += static_cast<std::uintptr_t>(reach);
         }
-        end += static_cast<std::uintptr_t>(view.itemsize);
+        end += item_bytes;
     }
 
     bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
 
-// A row that is copied; one without strides is C-contiguous.
-struct Source {
-    const void* first;
-    const Py_ssize_t* strides;
-};
-
-// Copies rows to consecutive places. `column` is the array that they are written to.
-void copy_sources(std::span<const Source> sources, const Py_buffer& column, std::size_t row_bytes, std::byte* place,
-                  std::size_t num_threads) {
-    const auto axes = static_cast<std::size_t>(column.ndim - 1);
-    std::vector<const void*> run;
-    for (std::size_t row = 0; row < sources.size();) {
-        run.clear();
-        for (; row < sources.size() && sources[row].strides == nullptr; ++row) {
-            run.push_back(sources[row].first);
+// A column, to which rows are written from `first` on.
+class RowsOut {
+  public:
+    RowsOut(nb::handle out, Py_ssize_t begin, Py_ssize_t start, Py_ssize_t count) {
+        const Py_buffer* column = buffers_.open(out.ptr(), PyBUF_STRIDES | PyBUF_WRITABLE);
+        if (column == nullptr || column->ndim == 0) {
+            throw nb::type_error("out must be a writable C-contiguous array with a row axis");
         }
-        copy_rows_on_threads(run, row_bytes, place, threads_worth(run.size() * row_bytes, num_threads));
-        place += run.size() * row_bytes;
-        for (; row < sources.size() && sources[row].strides != nullptr; ++row, place += row_bytes) {
-            copy_strided({static_cast<const std::byte*>(sources[row].first),
-                          {column.shape + 1, axes},
-                          {sources[row].strides, axes},
-                          static_cast<std::size_t>(column.itemsize)},
-                         place);
+        require_room(begin, start, count, column->shape[0]);
+        item_bytes_ = static_cast<std::size_t>(column->itemsize);
+        shape_ = {column->shape + 1, static_cast<std::size_t>(column->ndim - 1)};
+        row_bytes_ = item_bytes_;
+        for (const Py_ssize_t length : shape_) {
+            row_bytes_ *= static_cast<std::size_t>(length);
+        }
+        place_ = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes_;
+        written_.emplace(row_of(*column), item_bytes_);
+        rows_.reserve(static_cast<std::size_t>(count - begin));
+    }
+
+    std::span<const Py_ssize_t> shape() const { return shape_; }
+    std::size_t item_bytes() const { return item_bytes_; }
+
+    // Adds the next row, unless it has another shape, or would be read from memory that other rows are written to.
+    bool add(const Row& row) {
+        if (!std::ranges::equal(row.shape, shape_)) {
+            return false;
+        }
+        const bool is_in_place = row.is_plain && row.first == place_ + rows_.size() * row_bytes_;
+        if (row_bytes_ != 0 && !is_in_place && Extent(row, item_bytes_).overlaps(*written_)) {
+            return false;
+        }
+        rows_.push_back(row);
+        return true;
+    }
+
+    // Copies the rows that were added; large ones without the GIL.
+    void copy(std::size_t num_threads) const {
+        if (rows_.size() * row_bytes_ >= release_gil_bytes) {
+            const nb::gil_scoped_release released;
+            copy_all(num_threads);
+        } else {
+            copy_all(1);
         }
     }
+
+  private:
+    void copy_all(std::size_t num_threads) const {
+        std::byte* place = place_;
+        std::vector<const void*> run;
+        for (std::size_t row = 0; row < rows_.size();) {
+            run.clear();
+            for (; row < rows_.size() && rows_[row].is_plain; ++row) {
+                run.push_back(rows_[row].first);
+            }
+            copy_rows_on_threads(run, row_bytes_, place, threads_worth(run.size() * row_bytes_, num_threads));
+            place += run.size() * row_bytes_;
+            for (; row < rows_.size() && !rows_[row].is_plain; ++row, place += row_bytes_) {
+                copy_strided({rows_[row].first, shape_, rows_[row].strides, item_bytes_}, place);
+            }
+        }
+    }
+
+    Buffers buffers_;
+    std::span<const Py_ssize_t> shape_;  // of a row
+    std::size_t item_bytes_ = 0;
+    std::size_t row_bytes_ = 0;
+    std::byte* place_ = nullptr;  // of the first row
+    std::optional<Extent> written_;
+    std::vector<Row> rows_;
+};
+
+// Reads arrays of one dtype, of the exact type of an array or of another one. The rows are valid as long as this.
+class ArrayReader {
+  public:
+    ArrayReader(nb::handle like, nb::type_object also)
+        : dtype_(like.attr(name_)), type_(Py_TYPE(like.ptr())), also_(reinterpret_cast<PyTypeObject*>(also.ptr())) {}
+
+    std::optional<Row> read(PyObject* item) {
+        if ((Py_TYPE(item) != type_ && Py_TYPE(item) != also_) || !has_dtype(item, name_.ptr(), dtype_.ptr())) {
+            return std::nullopt;
+        }
+        const Py_buffer* view = buffers_.open_strided(item);
+        return view == nullptr ? std::nullopt : std::optional(row_of(*view));
+    }
+
+  private:
+    nb::object name_ = nb::steal(PyUnicode_InternFromString("dtype"));
+    nb::object dtype_;
+    const PyTypeObject* type_;
+    const PyTypeObject* also_;
+    Buffers buffers_;  // the shapes and strides are the arrays' own, and stay valid while these are held
+};
+
+template <typename Reader>
+Py_ssize_t write_items(const Items& items, Py_ssize_t begin, Reader& reader, RowsOut& rows, std::size_t num_threads) {
+    Py_ssize_t index = begin;
+    for (; index < items.size(); ++index) {
+        const std::optional<Row> row = reader.read(items[index]);
+        if (!row || !rows.add(*row)) {
+            break;
+        }
+    }
+    rows.copy(num_threads);
+    return index < items.size() ? index : -1;
 }
 
 Py_ssize_t write_arrays(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object also,
                         std::size_t num_threads) {
     const Items items(sequence);
+    RowsOut rows(out, begin, start, items.size());
+    ArrayReader reader(out, also);
+    return write_items(items, begin, reader, rows, num_threads);
+}
+
+Py_ssize_t write_tensors(Sequence sequence, Py_ssize_t begin, nb::object out, Py_ssize_t start, nb::type_object kind,
+                         int type_code, std::size_t num_threads) {
+    const Items items(sequence);
+    RowsOut rows(out, begin, start, items.size());
+    TensorReader reader(kind, type_code, rows.item_bytes(), rows.shape().size(), items.size() - begin);
+    return write_items(items, begin, reader, rows, num_threads);
+}
+
+// The bytes of one item, of an array without axes.
+std::span<const std::byte> item_of(nb::handle array, Buffers& buffers) {
+    const Py_buffer* view = buffers.open(array.ptr());
+    if (view == nullptr || view->ndim != 0) {
+        throw nb::type_error("fill must be an array without axes");
+    }
+    return {static_cast<const std::byte*>(view->buf), static_cast<std::size_t>(view->itemsize)};
+}
+
+// Writes rows to the beginnings of the rows of `column`, and `fill` behind them.
+void copy_padded(std::span<const Row> rows, const Py_buffer& column, std::span<const std::byte> fill) {
+    const std::size_t room = static_cast<std::size_t>(column.len) / rows.size();
+    auto* place = static_cast<std::byte*>(column.buf);
+    for (const Row& row : rows) {
+        std::size_t used = fill.size();
+        for (const Py_ssize_t length : row.shape) {
+            used *= static_cast<std::size_t>(length);
+        }
+        if (row.is_plain) {
+            const std::array<const void*, 1> source{row.first};
+            copy_rows(source, used, place);
+        } else {
+            copy_strided({row.first, row.shape, row.strides, fill.size()}, place);
+        }
+        fill_items({place + used, room - used}, fill);
+        place += room;
+    }
+}
+
+template <typename Reader>
+nb::object pad_items(const Items& items, Reader& reader, nb::callable make, nb::handle fill) {
+    Buffers buffers;
+    const std::span<const std::byte> item = item_of(fill, buffers);
+    std::vector<Row> rows;
+    nb::list lengths;
+    for (Py_ssize_t index = 0; index < items.size(); ++index) {
+        const std::optional<Row> row = reader.read(items[index]);
+        if (!row || row->shape.empty()) {
+            return nb::none();
+        }
+        rows.push_back(*row);
+        lengths.append(row->shape[0]);
+    }
+    nb::object out = make(lengths);
+    if (out.is_none()) {
+        return out;
+    }
     Buffers destination;
     const Py_buffer* column = destination.open(out.ptr(), PyBUF_STRIDES | PyBUF_WRITABLE);
-    if (column == nullptr || column->ndim == 0) {
-        throw nb::type_error("out must be a writable C-contiguous array with a row axis");
+    if (column == nullptr || column->ndim < 2 || column->shape[0] != items.size() ||
+        static_cast<std::size_t>(column->itemsize) != item.size()) {
+        throw nb::type_error("make must return a writable C-contiguous array with a row for each item");
     }
-    require_room(begin, start, items.size(), column->shape[0]);
-    std::size_t row_bytes = static_cast<std::size_t>(column->itemsize);
-    for (int axis = 1; axis < column->ndim; ++axis) {
-        row_bytes *= static_cast<std::size_t>(column->shape[axis]);
+    const std::span<const Py_ssize_t> shape(column->shape + 1, static_cast<std::size_t>(column->ndim - 1));
+    for (const Row& row : rows) {
+        const bool fits = row.shape.size() == shape.size() && row.shape[0] <= shape[0];
+        if (!fits || !std::ranges::equal(row.shape.subspan(1), shape.subspan(1))) {
+            return nb::none();
+        }
     }
-    const nb::object name = nb::steal(PyUnicode_InternFromString("dtype"));
-    const nb::object dtype = out.attr(name);
-    const PyTypeObject* array_type = Py_TYPE(out.ptr());
-    const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
-
-    std::byte* const place = static_cast<std::byte*>(column->buf) + static_cast<std::size_t>(start + begin) * row_bytes;
-    const Extent written(*column);
-    Buffers buffers;
-    std::vector<Source> sources;
-    Py_ssize_t index = begin;
-    for (; index < items.size(); ++index) {
-        PyObject* item = items[index];
-        if ((Py_TYPE(item) != array_type && Py_TYPE(item) != also_type) || !has_dtype(item, name.ptr(), dtype.ptr())) {
-            break;
-        }
-        const Py_buffer* view = buffers.open_strided(item);
-        if (view == nullptr || !has_shape(*view, column->shape + 1, column->ndim - 1)) {
-            break;
-        }
-        const bool is_plain = PyBuffer_IsContiguous(view, 'C') != 0;
-        // A row must not be read from memory that other rows are written to; its own place is allowed.
-        const bool is_in_place = is_plain && view->buf == place + sources.size() * row_bytes;
-        if (row_bytes != 0 && !is_in_place && Extent(*view).overlaps(written)) {
-            break;
-        }
-        // The shape and the strides are the array's own, and stay valid while the buffer is held.
-        sources.push_back({view->buf, is_plain ? nullptr : view->strides});
+    if (rows.empty()) {
+        return out;
     }
-
-    if (sources.size() * row_bytes >= release_gil_bytes) {
+    if (static_cast<std::size_t>(column->len) >= release_gil_bytes) {
         const nb::gil_scoped_release released;
-        copy_sources(sources, *column, row_bytes, place, num_threads);
+        copy_padded(rows, *column, item);
     } else {
-        copy_sources(sources, *column, row_bytes, place, 1);
+        copy_padded(rows, *column, item);
     }
-    return index < items.size() ? index : -1;
+    return out;
+}
+
+nb::object pad_arrays(Sequence sequence, nb::callable make, nb::object fill, nb::type_object also) {
+    ArrayReader reader(fill, also);
+    return pad_items(Items(sequence), reader, make, fill);
+}
+
+nb::object pad_tensors(Sequence sequence, nb::callable make, nb::object fill, nb::type_object kind, int type_code,
+                       std::size_t rank) {
+    const Items items(sequence);
+    const auto item_bytes = nb::cast<std::size_t>(fill.attr("itemsize"));
+    TensorReader reader(kind, type_code, item_bytes, rank, items.size());
+    return pad_items(items, reader, make, fill);
 }
 
 // Whether a key borrowed from a dict is the expected one; the comparison may run user code.
@@ -281,6 +409,25 @@ void bind_stack(nb::module_& module) {
         "Write arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, "
         "outside of `out` or in their own places; return the index of the first other item, or -1. Large copies "
         "release the GIL; still larger ones of C-contiguous arrays are divided among at most `num_threads` threads.");
+    module.def(
+        "write_tensors", &write_tensors, "items"_a, "begin"_a, "out"_a, "start"_a, "kind"_a, "type_code"_a,
+        "num_threads"_a,
+        "Write torch tensors as `write_arrays` writes arrays: of exactly the type `kind`, of a dtype with DLPack's "
+        "`type_code` and the item size of `out`, in host memory, as they are stored, and without gradients. "
+        "Nothing is written where the type has no table of DLPack's C functions.");
+    module.def("pad_arrays", &pad_arrays, "items"_a, "make"_a, "fill"_a, "also"_a,
+               nb::sig("def pad_arrays(items: collections.abc.Sequence[object], "
+                       "make: collections.abc.Callable[[list[int]], object | None], fill: object, also: type) "
+                       "-> object | None"),
+               "Write arrays of exactly the dtype and the type of `fill`, or of type `also`, to the beginnings of the "
+               "rows of `make(lengths)`, and `fill` behind them. Return that, or None where an item is another or has "
+               "another shape behind its first axis, or where `make` returns None.");
+    module.def("pad_tensors", &pad_tensors, "items"_a, "make"_a, "fill"_a, "kind"_a, "type_code"_a, "rank"_a,
+               nb::sig("def pad_tensors(items: collections.abc.Sequence[object], "
+                       "make: collections.abc.Callable[[list[int]], object | None], fill: object, kind: type, "
+                       "type_code: int, rank: int) -> object | None"),
+               "Write torch tensors as `pad_arrays` writes arrays; of those that `write_tensors` accepts, with `rank` "
+               "axes.");
     module.def(
         "split_dicts", &split_dicts, "elements"_a, "keys"_a,
         nb::sig("def split_dicts(elements: collections.abc.Sequence[object], keys: tuple[object, ...]) "

@@ -119,4 +119,20 @@ void copy_rows_on_threads(std::span<const void* const> sources, std::size_t row_
                  [=](std::size_t begin, std::size_t end) { copy_span(sources, row_bytes, destination, begin, end); });
 }
 
+void fill_items(std::span<std::byte> place, std::span<const std::byte> item) noexcept {
+    if (place.empty()) {
+        return;
+    }
+    if (std::ranges::all_of(item, [&](std::byte each) { return each == item[0]; })) {
+        std::memset(place.data(), static_cast<int>(item[0]), place.size());
+        return;
+    }
+    std::memcpy(place.data(), item.data(), item.size());
+    for (std::size_t filled = item.size(); filled < place.size();) {
+        const std::size_t length = std::min(filled, place.size() - filled);
+        std::memcpy(place.data() + filled, place.data(), length);
+        filled += length;
+    }
+}
+
 }  // namespace penstock

@@ -26,4 +26,7 @@ void copy_rows_on_threads(std::span<const void* const> sources, std::size_t row_
 // Copies items one after the other, the last axis first, into `destination`, which must not overlap them.
 void copy_strided(const StridedItems& items, std::byte* destination) noexcept;
 
+// Fills memory with one item, of which it has room for a whole number. Items may be of any size but zero.
+void fill_items(std::span<std::byte> place, std::span<const std::byte> item) noexcept;
+
 }  // namespace penstock

@@ -103,9 +103,31 @@ void check_strided(std::size_t size, std::ptrdiff_t width) {
     }
 }
 
+void check_fill(std::size_t item_bytes, std::size_t items) {
+    constexpr std::byte untouched{0xee};
+    for (const bool is_uniform : {false, true}) {
+        std::vector<std::byte> item(item_bytes, std::byte{9});
+        for (std::size_t offset = 0; offset < item_bytes && !is_uniform; ++offset) {
+            item[offset] = value_at(0, offset);
+        }
+        std::vector<std::byte> place(items * item_bytes + 1, untouched);
+        penstock::fill_items({place.data(), items * item_bytes}, item);
+        bool equal = true;
+        for (std::size_t offset = 0; offset + 1 < place.size(); ++offset) {
+            equal = equal && place[offset] == item[offset % item_bytes];
+        }
+        expect(equal && place.back() == untouched, "memory is filled with items", item_bytes, items);
+    }
+}
+
 }  // namespace
 
 int main() {
+    for (std::size_t size = 1; size < 20; ++size) {
+        for (const std::size_t items : {0, 1, 2, 3, 17}) {
+            check_fill(size, items);
+        }
+    }
     for (std::size_t size = 1; size < 20; ++size) {
         for (const std::ptrdiff_t width : {1, 2, 8, 19}) {
             check_strided(size, width);

@@ -1,7 +1,7 @@
 """The native core of Penstock. Use it through its Python wrappers."""
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy
@@ -727,6 +727,32 @@ def write_booleans(
 def write_arrays(items: Sequence[object], begin: int, out: object, start: int, also: type, num_threads: int) -> int:
     """
     Write arrays of exactly the dtype of `out` and the shape of its rows, of its exact type or of type `also`, outside of `out` or in their own places; return the index of the first other item, or -1. Large copies release the GIL; still larger ones of C-contiguous arrays are divided among at most `num_threads` threads.
+    """
+
+def write_tensors(
+    items: Sequence[object], begin: int, out: object, start: int, kind: type, type_code: int, num_threads: int
+) -> int:
+    """
+    Write torch tensors as `write_arrays` writes arrays: of exactly the type `kind`, of a dtype with DLPack's `type_code` and the item size of `out`, in host memory, as they are stored, and without gradients. Nothing is written where the type has no table of DLPack's C functions.
+    """
+
+def pad_arrays(
+    items: Sequence[object], make: Callable[[list[int]], object | None], fill: object, also: type
+) -> object | None:
+    """
+    Write arrays of exactly the dtype and the type of `fill`, or of type `also`, to the beginnings of the rows of `make(lengths)`, and `fill` behind them. Return that, or None where an item is another or has another shape behind its first axis, or where `make` returns None.
+    """
+
+def pad_tensors(
+    items: Sequence[object],
+    make: Callable[[list[int]], object | None],
+    fill: object,
+    kind: type,
+    type_code: int,
+    rank: int,
+) -> object | None:
+    """
+    Write torch tensors as `pad_arrays` writes arrays; of those that `write_tensors` accepts, with `rank` axes.
     """
 
 def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[list[object]] | None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock._tree import flatten, is_array
 from penstock.batching import Pad, pad, stack
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, numbered, with_zeros_between_fields
+from tests.batching.strategies import DTYPES, FORMS, PADDED, formed, numbered, with_zeros_between_fields
 from tests.trees import Element
 
 lengths = st.lists(st.integers(0, 6), min_size=1, max_size=5)
@@ -57,6 +58,7 @@ def test_the_mask_marks_the_values(sizes: list[int], length: int | None) -> None
     """The mask is True exactly where a row has values, for all padded leaves."""
     elements = [{"x": row_of(size, row, "f4"), "y": row_of(size, row, "u1", 3)} for row, size in enumerate(sizes)]
     batch = pad(elements, length=length, mask="valid")
+    assert outcome(lambda: Pad(length, mask="valid")(elements)) == outcome(lambda: batch)
     assert list(batch) == ["x", "y", "valid"]
     assert batch["valid"].dtype == np.bool_
     assert batch["valid"].shape == batch["x"].shape
@@ -197,3 +199,67 @@ def test_the_merge_value_pads() -> None:
     """`Pad(…)` is `pad` with its options as a value: equal to another, and hashable."""
     assert {Pad(length=3), Pad(length=3)} == {Pad(length=3)}
     assert Pad(length=3)([np.array([1])]).tolist() == pad([np.array([1])], length=3).tolist()
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[Element], Pad]:
+    """Elements of one structure, whose arrays have any dtype, axes and memory; in some, one leaf is another."""
+    dtypes = [draw(st.sampled_from(DTYPES)) for _ in range(2)]
+    axes = [tuple(draw(st.lists(st.integers(0, 3), max_size=2))) for _ in range(2)]
+    container = draw(st.sampled_from(["leaf", "dict", "tuple", "nested"]))
+    are_equal = draw(st.booleans())
+    rows: list[list[Any]] = []
+    for row in range(draw(st.integers(1, 4))):
+        size = draw(st.integers(0, 5))
+        sizes = [size, size if are_equal else draw(st.integers(0, 5))]
+        arrays = [numbered(dtypes[leaf], (sizes[leaf], *axes[leaf]), row) for leaf in range(2)]
+        rows.append([*(formed(array, draw(st.sampled_from(FORMS))) for array in arrays), row, str(row), None])
+    if draw(st.booleans()):
+        odd: list[Any] = [
+            3,
+            0.5,
+            "text",
+            b"",
+            None,
+            np.float32(2),
+            np.zeros(()),
+            np.zeros(2),
+            np.zeros((1, 2), "i2"),
+            [1],
+        ]
+        draw(st.sampled_from(rows))[draw(st.integers(0, 4))] = draw(st.sampled_from(odd))
+    elements: list[Element] = [
+        {
+            "leaf": leaves[0],
+            "dict": dict(zip("abcde", leaves, strict=True)),
+            "tuple": tuple(leaves),
+            "nested": {"x": leaves[:2], "y": {"z": leaves[2:]}},
+        }[container]
+        for leaves in rows
+    ]
+    length = draw(st.none() | st.integers(0, 6))
+    fill = draw(st.sampled_from([0, 1, -100, 0.5, float("nan"), 1e300]))
+    return elements, Pad(length, fill, draw(st.sampled_from([None, "mask", "a"])))
+
+
+def content(leaf: Any) -> object:
+    """Return the dtype, the shape and the bytes of an array, and any other leaf unchanged."""
+    return (leaf.dtype, leaf.shape, leaf.tobytes(), leaf.flags.writeable) if is_array(leaf) else leaf
+
+
+def outcome(make: Callable[[], Any]) -> object:
+    """Return the arrays of a batch with their dtypes and bytes, and other leaves; or the error."""
+    try:
+        batch = make()
+    except UsageError as error:
+        return str(error)
+    leaves, structure = flatten(batch)
+    return structure, list(map(content, leaves))
+
+
+@given(batches())
+def test_rows_are_padded_at_once_as_one_by_one(drawn: tuple[list[Element], Pad]) -> None:
+    """The merge's bytes, or its error, are those of `pad`, which looks at each leaf of each row."""
+    elements, rule = drawn
+    expected = outcome(lambda: pad(elements, length=rule.length, fill=rule.fill, mask=rule.mask))
+    assert outcome(lambda: rule(elements)) == expected

@@ -95,10 +95,7 @@ class Layout:
             Arrays of shape (rows, *leaf's shape); lists of `rows` times None for str and bytes; None for None.
         """
         if buffer is None:  # offsets would cost as much as the arrays
-            return [
-                new_array((rows, *kind.shape), kind.dtype) if isinstance(kind, LeafSpec) else _list_column(kind, rows)
-                for kind in self.kinds
-            ]
+            return [new_column(kind, rows) for kind in self.kinds]
         offsets, _ = self.leaf_offsets(rows)
         columns: list[Column] = []
         for kind, offset in zip(self.kinds, offsets, strict=True):
@@ -170,6 +167,11 @@ def _parts(column: Column, bounds: Sequence[int], rows: int, copied_bytes: int) 
     else:
         parts = [column[start:stop] for start, stop in itertools.pairwise(bounds)]
     return [copied(part, copied_bytes) for part in parts] if copied_bytes else parts
+
+
+def new_column(kind: LeafKind, rows: int) -> Column:
+    """Return the column of a leaf, to be filled: an array, a list, or None."""
+    return new_array((rows, *kind.shape), kind.dtype) if isinstance(kind, LeafSpec) else _list_column(kind, rows)
 
 
 def _list_column(kind: LeafKind, rows: int) -> Column:
@@ -292,7 +294,7 @@ def write_leaves(layout: Layout, leaves: Sequence[Sequence[Any]], columns: Seque
         Whether all items fit the layout; if not, some of the rows may have been written.
     """
     return all(
-        _write_column(kind, items, column, start)
+        write_column(kind, items, column, start)
         for kind, items, column in zip(layout.kinds, leaves, columns, strict=True)
     )
 
@@ -309,7 +311,7 @@ def _write_row(layout: Layout, element: Element, columns: Sequence[Column], row:
     except UsageError:
         return False
     return structure == layout.structure and all(
-        _write_column(kind, [leaf], column, row)
+        write_column(kind, [leaf], column, row)
         for kind, leaf, column in zip(layout.kinds, leaves, columns, strict=True)
     )
 
@@ -334,7 +336,7 @@ def _split(structure: Structure, elements: Sequence[Element], items: list[Sequen
     )
 
 
-def _write_column(kind: LeafKind, items: Sequence[Any], column: Column, start: int) -> bool:
+def write_column(kind: LeafKind, items: Sequence[Any], column: Column, start: int) -> bool:
     """Return whether all items of a leaf are of this kind; if they are, write them."""
     if kind is None:
         return all(item is None for item in items)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
-from penstock._tensors import arrays_of, is_tensor
+from penstock._tensors import arrays_of, is_tensor, tensor_type
 from penstock._tree import is_masked
 from penstock.batching._leaf import LeafError, LeafSpec, as_value, describe_kind, has_padding, kind_of, write_value
 from penstock.batching._merge import new_array
@@ -23,6 +23,8 @@ _SCALARS: Final[dict[type, tuple[np.dtype[Any], Callable[[Sequence[object], int,
     float: (np.dtype(np.float64), _native.write_floats),
     bool: (np.dtype(np.bool_), _native.write_booleans),
 }
+_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "b": 6}
+"""DLPack's codes of types, by the kinds of NumPy's dtypes."""
 _PADDED_FLOATS: Final = "gG"  # longdouble: only an array copies the unused bytes of an item
 
 
@@ -165,8 +167,9 @@ def write_run(items: Sequence[object], begin: int, column: NDArray[Any], start: 
     """
     kind = type(items[begin])
     stopped = begin
-    if is_tensor(items[begin]) and not begin and set(map(type, items)) == {kind}:
-        arrays = arrays_of(items)
+    if is_tensor(items[begin]):
+        stopped = _write_tensors(items, begin, column, start, num_threads)
+        arrays = arrays_of(items) if not stopped and set(map(type, items)) == {kind} else None
         if arrays is not None:
             items, kind = arrays, np.ndarray
     if kind is np.ndarray or kind is np.memmap:
@@ -189,6 +192,44 @@ def split_dicts(elements: Sequence[object], keys: tuple[object, ...]) -> list[li
 def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[list[object]] | None:
     """Return a list of the items at each index; None if an element doesn't have exactly this type and length."""
     return _native.split_sequences(elements, kind, width)
+
+
+def _write_tensors(items: Sequence[object], begin: int, column: NDArray[Any], start: int, num_threads: int) -> int:
+    """Write torch tensors without making an array of each.
+
+    Returns:
+        As for `write_run`; `begin` for what only arrays can do, such as complex numbers, which may be conjugates.
+    """
+    kind, code = type(items[begin]), _dlpack_code(column.dtype)
+    if code is None or kind is not tensor_type():
+        return begin
+    return _native.write_tensors(items, begin, column, start, kind, code, num_threads)
+
+
+def _dlpack_code(dtype: np.dtype[Any]) -> int | None:
+    return _DLPACK_CODES.get(dtype.kind) if dtype.isnative else None
+
+
+def write_padded(
+    items: Sequence[object], make: Callable[[list[int]], NDArray[Any] | None], fill: NDArray[Any], rank: int
+) -> NDArray[Any] | None:
+    """Write arrays or tensors of different lengths to the beginnings of the rows of a column, and the fill behind them.
+
+    Args:
+        items: at least one.
+        make: returns the column for the lengths of the items' first axes; or None, which ends this.
+        fill: an array of the items' dtype, without axes and without bytes that belong to no field.
+        rank: the number of axes of an item, at least 1.
+
+    Returns:
+        The column; None if `make` returns None, or an item differs in type, dtype or the axes behind the first one.
+    """
+    kind, code = type(items[0]), _dlpack_code(fill.dtype)
+    if not is_tensor(items[0]):
+        return cast("NDArray[Any] | None", _native.pad_arrays(items, make, fill, np.memmap))
+    if code is None or kind is not tensor_type():
+        return None
+    return cast("NDArray[Any] | None", _native.pad_tensors(items, make, fill, kind, code, rank))
 
 
 def _write_numpy_scalars(items: Sequence[object], begin: int, column: NDArray[Any], start: int) -> int:
