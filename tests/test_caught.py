@@ -6,7 +6,8 @@ from types import FrameType
 
 import pytest
 
-from penstock._caught import python_handlers
+from penstock._caught import python_handlers, raised_by_handler
+from penstock._os import HeldInterrupts
 
 
 class Asking:
@@ -52,3 +53,21 @@ def test_a_call_inside_a_call() -> None:
         assert not Asking.asks
         found = python_handlers()
         assert {number: signal.getsignal(number) for number in found} == found
+
+
+def raising(number: int, frame: FrameType | None) -> None:
+    """Raise, without a trace of the interrupted frame: its variable is another one by then."""
+    frame = None
+    raise TimeoutError(number, frame)
+
+
+@pytest.mark.usefixtures("handlers_kept")
+def test_an_exception_from_before_a_scope_is_examined_in_it() -> None:
+    """An exception is known as a handler's where a scope of held signals has replaced that handler meanwhile."""
+    signal.signal(signal.SIGUSR1, raising)
+    with pytest.raises(TimeoutError) as caught:
+        signal.raise_signal(signal.SIGUSR1)
+    with HeldInterrupts():
+        assert raised_by_handler(caught.value)
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert not raised_by_handler(caught.value)

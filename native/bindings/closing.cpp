@@ -5,7 +5,10 @@
 // no code in that call can prevent the loss of a Ctrl-C.
 //
 // The solution: C++ makes the call. It catches the exception in any case, repeats the call, and has the exception
-// raised in the main thread when the program continues.
+// raised in the main thread when the program continues. An exception of the function itself can't be raised: Python
+// prints it. Whether one is the function's or a signal handler's is for `penstock._caught` to say.
+//
+// As for any exception that is raised while another one is handled, the other one is its context.
 //
 // The garbage collector runs at any point, also at the bottom of a recursion, where the function's own calls exceed the
 // recursion limit. Then a new thread, with an empty stack, calls the function.
@@ -25,11 +28,64 @@ namespace {
 
 constexpr int max_attempts = 10;  // after as many interrupts the call is abandoned
 
+nb::object context_of(nb::handle error) { return nb::steal(PyException_GetContext(error.ptr())); }
+
+bool is_in_chain(nb::handle error, nb::handle last) {
+    for (nb::object each = nb::borrow(last); each.is_valid(); each = context_of(each)) {
+        if (each.is(error)) return true;
+    }
+    return false;
+}
+
+// Puts an earlier exception, with its context, behind those of the context of an error that it doesn't have already.
+void add_context(nb::handle error, nb::handle earlier) {
+    if (is_in_chain(error, earlier)) return;
+    nb::object last = nb::borrow(error);
+    for (nb::object next = context_of(last); next.is_valid() && !is_in_chain(next, earlier); next = context_of(last)) {
+        last = next;
+    }
+    PyException_SetContext(last.ptr(), nb::borrow(earlier).release().ptr());
+}
+
 int raise_pending(void* pending) {
     const std::unique_ptr<nb::python_error> error(static_cast<nb::python_error*>(pending));
+    const nb::object handled = nb::steal(PyErr_GetHandledException());
+    if (handled.is_valid() && !handled.is_none()) add_context(error->value(), handled);
     error->restore();
     return -1;
 }
+
+// The exceptions of signals' handlers in one call, of which the last one is raised, with the others as its context.
+class Interrupts {
+  public:
+    void add(nb::python_error& error) {
+        auto next = std::make_unique<nb::python_error>(std::move(error));
+        if (last_) add_context(next->value(), last_->value());
+        last_ = std::move(next);
+    }
+
+    // Whether a handler raised an error; another one may be raised meanwhile.
+    bool has_raised(nb::python_error& error) {
+        try {
+            return nb::cast<bool>(nb::module_::import_("penstock._caught").attr("raised_by_handler")(error.value()));
+        } catch (nb::python_error& other) {
+            if (other.matches(PyExc_ImportError)) return false;  // the program ends
+            add(other);
+            return true;
+        }
+    }
+
+    void raise_later(nb::handle function) {
+        if (!last_) return;
+        if (Py_AddPendingCall(&raise_pending, last_.get()) == 0)
+            last_.release();
+        else  // the queue of pending calls is full
+            last_->discard_as_unraisable(function);
+    }
+
+  private:
+    std::unique_ptr<nb::python_error> last_;
+};
 
 // Returns whether a thread could be started.
 bool call_in_a_thread(const nb::object& function) {
@@ -62,7 +118,7 @@ class CallWhenDropped {
         if (called_ || !function_.is_valid()) return;
         called_ = true;
         const nb::error_scope saved_error;
-        std::unique_ptr<nb::python_error> interrupt;
+        Interrupts interrupts;
         const int attempts = never_raises_ ? 1 : max_attempts;  // another call could be interrupted by another signal
         for (int attempt = 0; attempt < attempts; ++attempt) {
             try {
@@ -70,18 +126,14 @@ class CallWhenDropped {
                 break;
             } catch (nb::python_error& error) {
                 if (error.matches(PyExc_RecursionError) && call_in_a_thread(function_)) break;
-                if (error.matches(PyExc_Exception) && !never_raises_) {
+                if (error.matches(PyExc_Exception) && !never_raises_ && !interrupts.has_raised(error)) {
                     error.discard_as_unraisable(function_);
                     break;
                 }
-                interrupt = std::make_unique<nb::python_error>(std::move(error));
+                interrupts.add(error);
             }
         }
-        if (!interrupt) return;
-        if (Py_AddPendingCall(&raise_pending, interrupt.get()) == 0)
-            interrupt.release();
-        else  // the queue of pending calls is full
-            interrupt->discard_as_unraisable(function_);
+        interrupts.raise_later(function_);
     }
 
     PyObject* function() const { return function_.ptr(); }

@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, Protocol, Self, TypeAlias, cast
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
@@ -33,6 +33,20 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _get: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 _NUMBERS: Final = sorted(set(map(int, signal.valid_signals())) - {int(signal.SIGKILL), int(signal.SIGSTOP)})
 
+
+class Replacing(Protocol):
+    """A scope of held signals (`_os._interrupts`), which has set handlers of its own."""
+
+    replaced: dict[int, Handler]
+    """The program's handlers, by number."""
+
+    def holds(self) -> bool:
+        """Return whether signals reach this scope, and wait."""
+        ...
+
+
+scopes: Final[list[Replacing]] = []
+"""The scopes that have set handlers, the innermost one last."""
 _passes = True
 _seen: tuple[tuple[list[Any], dict[int, Handler]], ...] = ()  # the last two: with signals held and not held
 
@@ -82,13 +96,16 @@ def raised_by_handler(error: BaseException) -> bool:
     """Return whether a signal's handler raised an exception, rather than the code that the signal interrupted.
 
     The traceback then has the frame of a handler below the interrupted frame, which Python passes to the handler. An
-    installed handler is recognized by its code, too. A handler that is no longer installed and interrupted the user's
+    installed handler is recognized by its code, too, as one that a scope of held signals has replaced: the exception
+    may have been raised before the scope began. A handler that is no longer installed and interrupted the user's
     code counts as part of that code: functions with a time limit have such handlers.
     """
     trace = error.__traceback__
     if trace is None or trace.tb_next is None or not _is_main():
         return False
     codes = set(map(_code_of, python_handlers().values()))
+    for scope in scopes:
+        codes.update(map(_code_of, scope.replaced.values()))
     interrupted, trace, is_ours = trace.tb_frame, trace.tb_next, True
     while trace is not None:
         frame = trace.tb_frame

@@ -1,6 +1,7 @@
 """A closer closes once: on request, when its owner is dropped, or at exit. Weak references lose no interrupt."""
 
 import gc
+import signal
 import sys
 import weakref
 from collections.abc import Callable
@@ -284,12 +285,76 @@ def test_a_handlers_exception_is_raised_where_the_function_raises_none() -> None
         calls.append(1)
         raise StoppedError
 
-    def drop() -> None:
-        owner.clear()
-        for _ in range(1000):  # it arrives at one of the next instructions
-            pass
-
-    owner: list[object] = [CallWhenDropped(function, never_raises=True)]
     with pytest.raises(StoppedError):
-        drop()
+        drop([CallWhenDropped(function, never_raises=True)])
     assert len(calls) == 1
+
+
+def drop(owner: list[object]) -> None:
+    """Drop the objects of a list, and execute some instructions: an exception is raised at one of the next ones."""
+    owner.clear()
+    for _ in range(1000):
+        pass
+
+
+def stop(*_: object) -> None:
+    """Raise, as a signal's handler does."""
+    raise StoppedError
+
+
+def chain_of(error: BaseException | None) -> list[BaseException]:
+    """Return an exception, and those of its context."""
+    return [] if error is None else [error, *chain_of(error.__context__)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_exception_of_a_handler_is_not_the_functions_own() -> None:
+    """If a signal's handler raises while a function runs for a drop, the call is repeated, and the program gets it."""
+    calls: list[int] = []
+
+    def function() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(StoppedError):
+            drop([CallWhenDropped(function)])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(calls) == 2
+
+
+def test_an_exception_that_is_handled_is_the_context_of_one_from_a_drop() -> None:
+    """An exception of a drop that is raised while another one is handled has that one as context, beside its own."""
+
+    def function() -> None:
+        try:
+            int("one")
+        except ValueError:
+            stop()
+
+    def divide(zero: int) -> None:
+        try:
+            len((CallWhenDropped(function, never_raises=True), 1 // zero))
+        except ZeroDivisionError:
+            drop([])
+
+    with pytest.raises(StoppedError) as caught:
+        divide(0)
+    assert list(map(type, chain_of(caught.value))) == [StoppedError, ValueError, ZeroDivisionError]
+
+
+def test_several_interrupts_of_one_drop_are_a_chain() -> None:
+    """If each attempt of the call is interrupted, the program gets the last exception, with the others as context."""
+    calls: list[int] = []
+
+    def function() -> None:
+        calls.append(1)
+        if len(calls) < 4:
+            raise KeyboardInterrupt(len(calls))
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        drop([CallWhenDropped(function)])
+    assert [error.args for error in chain_of(caught.value)] == [(3,), (2,), (1,)]

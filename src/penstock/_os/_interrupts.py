@@ -33,7 +33,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
-from penstock._caught import Handler, python_handlers
+from penstock._caught import Handler, python_handlers, scopes
 from penstock._os._bell import Bell
 
 ParamsT = ParamSpec("ParamsT")
@@ -53,25 +53,26 @@ class HeldInterrupts:
     Attributes:
         undo: takes back the result of a `holding_interrupts` method, which a handler's exception keeps from its caller.
         has_raised: whether a handler has raised where the scope allowed it.
+        replaced: the handlers of the program, by number; none in a scope that leaves them as they are.
     """
 
-    __slots__ = ("_allowed", "_arrived", "_handlers", "has_raised", "undo")
+    __slots__ = ("_allowed", "_arrived", "has_raised", "replaced", "undo")
 
     def __init__(self) -> None:
         self.undo: Callable[[], object] | None = None
         self.has_raised = False
         self._arrived: list[int] = []  # numbers of signals whose handlers were not called yet
         self._allowed = False
-        self._handlers: dict[int, Handler] = {}
+        self.replaced: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
         if threading.get_ident() == threading.main_thread().ident:
-            if _scopes and _scopes[-1].holds():
+            if scopes and scopes[-1].holds():
                 return self
-            self._handlers = python_handlers()
+            self.replaced = python_handlers()
             try:
-                _scopes.append(self)
-                for number in self._handlers:
+                scopes.append(self)
+                for number in self.replaced:
                     _set(number, self._on_signal)
             except BaseException:  # from a handler that was not replaced yet
                 self.__exit__()
@@ -79,9 +80,9 @@ class HeldInterrupts:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self in _scopes:
-            _scopes.remove(self)
-        if self._handlers:
+        if self in scopes:
+            scopes.remove(self)
+        if self.replaced:
             try:
                 self._restore()
             finally:
@@ -105,12 +106,12 @@ class HeldInterrupts:
 
     def holds(self) -> bool:
         """Return whether signals reach this scope, and wait; a handler of the program may have set others."""
-        are_set = bool(self._handlers) and all(_get(number) == self._on_signal for number in self._handlers)
+        are_set = bool(self.replaced) and all(_get(number) == self._on_signal for number in self.replaced)
         return are_set and not self._allowed
 
     def _restore(self) -> None:
         try:
-            for number, handler in self._handlers.items():
+            for number, handler in self.replaced.items():
                 if _get(number) == self._on_signal:  # if not, a handler of the program has set another one
                     _set(number, handler)
         except BaseException:  # from a handler that was just restored
@@ -130,18 +131,13 @@ class HeldInterrupts:
         self._allowed = False  # and stays so if a handler raises, so that one exception is raised
         number = self._arrived.pop(0)
         try:
-            self._handlers[number](number, frame or inspect.currentframe())
+            self.replaced[number](number, frame or inspect.currentframe())
         except BaseException:
             self.has_raised = True
             raise
         finally:
             self._call_handlers()
         self._allowed = allowed
-
-
-# The scopes that have set handlers, the innermost one last. The list isn't an attribute of the class, since an
-# assignment to one makes Python look up every method of the class again.
-_scopes: Final[list[HeldInterrupts]] = []
 
 
 def uninterrupted(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:

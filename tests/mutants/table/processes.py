@@ -193,11 +193,11 @@ PROCESSES: Final[Faults] = {
             "os/test_interrupts.py",
         ),
         "interrupts: an inner scope replaces the outer one's handlers": (
-            *("if _scopes and _scopes[-1].holds():", "if False:"),
+            *("if scopes and scopes[-1].holds():", "if False:"),
             "os/test_interrupts.py",
         ),
         "interrupts: an inner scope holds nothing where the outer one waits": (
-            *("if _scopes and _scopes[-1].holds():", "if _scopes:"),
+            *("if scopes and scopes[-1].holds():", "if scopes:"),
             "os/test_interrupts.py",
         ),
         "interrupts: a call keeps its object": (
