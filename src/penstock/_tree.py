@@ -55,6 +55,11 @@ class Structure:
 
 
 LEAF: Final = Structure()
+_IMMUTABLE: Final[frozenset[type]] = frozenset(
+    {int, float, complex, bool, str, bytes, type(None), *np.sctypeDict.values()}
+)
+_PLAIN: Final = _IMMUTABLE | {np.ndarray}
+"""Types that are leaves, of which nothing has to be found out."""
 
 
 def flatten(element: Element, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -243,7 +248,7 @@ def subject(path: str) -> str:
 
 
 def _take_apart(element: object, leaves: list[Any], is_leaf: Callable[[object], bool] | None) -> Structure:
-    if is_leaf is not None and is_leaf(element):
+    if type(element) in _PLAIN or (is_leaf is not None and is_leaf(element)):
         leaves.append(element)
         return LEAF
     parts = _parts(element)
@@ -393,21 +398,32 @@ def independent(elements: list[Element]) -> list[Element]:
         >>> other
         array([0., 0.])
     """
+    if _IMMUTABLE.issuperset(map(type, elements)):
+        return elements
     shared: set[int] = set()
     holders: dict[int, int] = {}  # by the identity of an element, the first number that it has
-    spans: list[tuple[int, int, int]] = []  # of an array's memory, and the number of its element
+    arrays: list[tuple[NDArray[Any], int]] = []  # with the numbers of their elements
     for number, element in enumerate(elements):
         if holders.setdefault(id(element), number) != number:
             shared.add(number)
-            continue
-        spans += [(*_bounds(array), number) for array in _arrays(element) if array.flags.writeable]
+        else:
+            arrays += [(array, number) for array in _arrays(element)]
+    # Of arrays with memory of their own, which are the rule, no two share any.
+    if not all(array.flags.owndata for array, _ in arrays) or len({id(array) for array, _ in arrays}) < len(arrays):
+        shared |= _overlapping(arrays)
+    return [copied(element) if number in shared else element for number, element in enumerate(elements)]
+
+
+def _overlapping(arrays: list[tuple[NDArray[Any], int]]) -> set[int]:
+    """Return the numbers of elements that share memory with another one, which may be written to."""
+    found: set[int] = set()
     end, holder = 0, -1  # of the span, among those so far, that ends last
-    for start, stop, number in sorted(spans):
+    for start, stop, number in sorted((*_bounds(array), number) for array, number in arrays if array.flags.writeable):
         if start < min(stop, end) and number != holder:
-            shared.update((number, holder))
+            found.update((number, holder))
         if stop > end:
             end, holder = stop, number
-    return [copied(element) if number in shared else element for number, element in enumerate(elements)]
+    return found
 
 
 def copied(element: Element) -> Element:
@@ -420,11 +436,17 @@ def copied(element: Element) -> Element:
 
 
 def _arrays(element: Element) -> list[NDArray[Any]]:
-    """Return the arrays in an element; a dict of arrays, the most frequent one, is not flattened."""
+    """Return the arrays in an element; a container of plain leaves, the most frequent one, is not flattened."""
+    values: list[Any]
     if type(element) is dict:
-        values = list(cast("dict[object, object]", element).values())
-        if all(type(value) is np.ndarray for value in values):
-            return cast("list[NDArray[Any]]", values)
+        values = list(cast("dict[object, Any]", element).values())
+    elif type(element) is list or type(element) is tuple:
+        values = list(cast("Sequence[Any]", element))
+    else:
+        values = [element]
+    kinds = set(map(type, values))
+    if kinds <= _PLAIN:
+        return [value for value in values if type(value) is np.ndarray] if np.ndarray in kinds else []
     return [leaf for leaf in flatten(element)[0] if is_array(leaf)]
 
 

@@ -21,6 +21,11 @@ def of_one_array(element: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"x": element["x"]} for _ in range(ROWS)]
 
 
+def of_one_new_array(element: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return elements with the same array, which has memory of its own."""
+    return of_one_array({"x": element["x"].copy()})
+
+
 def overlapping(element: dict[str, Any]) -> list[dict[str, Any]]:
     """Return windows that share frames."""
     return [{"x": element["x"][start : start + 3]} for start in range(ROWS)]
@@ -38,7 +43,7 @@ def added(element: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("counts", [None, [ROWS] * 5])
-@pytest.mark.parametrize("function", [repeated, of_one_array, overlapping, reversed_overlapping])
+@pytest.mark.parametrize("function", [repeated, of_one_array, of_one_new_array, overlapping, reversed_overlapping])
 def test_a_function_above_writes_to_its_own_element(
     function: Callable[[dict[str, Any]], list[dict[str, Any]]], counts: list[int] | None
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Element, merge_block, merge_rows, with_mask
+from penstock._graph import Batch, Element, merge_rows, with_mask
 from penstock._streaming._stage import (
     Chunk,
     Group,
@@ -21,7 +21,7 @@ from penstock._streaming._stage import (
     Token,
     one_each,
 )
-from penstock.batching import Stack
+from penstock.batching import RowStacker, Stack
 
 
 def batched(step: Batch, below: Iterator[LocatedElement], size: int) -> Iterator[LocatedElement]:
@@ -49,23 +49,24 @@ class BatchStage(SameTokenStage):
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         pending = Pending()
+        merge = RowStacker() if isinstance(self.step.merge, Stack) else None  # finds the layout of rows once
         try:
-            yield from self._full(token, pending)
+            yield from self._full(token, pending, merge)
         except Exception:
             if pending.count and self.gives_rest:
                 yield _rest(pending)
             raise
         if pending.count and self.step.remainder != "drop":
-            yield self._merged(pending.take(pending.count))
+            yield self._merged(pending.take(pending.count), merge)
         elif pending.count and self.gives_rest:
             yield _rest(pending)
 
-    def _full(self, token: Token, pending: Pending) -> Iterator[Chunk]:
+    def _full(self, token: Token, pending: Pending, merge: RowStacker | None) -> Iterator[Chunk]:
         for chunk in self.below.run(token):
             pending.add(chunk)
             while pending.count >= self.size:
                 whole = pending.take_stacked(self.size) if self._stacks else None
-                yield self._merged(pending.take(self.size)) if whole is None else self._stacked(*whole)
+                yield self._merged(pending.take(self.size), merge) if whole is None else self._stacked(*whole)
 
     def _stacked(self, stacked: Element, chunks: list[Chunk]) -> Chunk:
         """Return the chunk of a batch, which its elements are in already."""
@@ -73,9 +74,9 @@ class BatchStage(SameTokenStage):
         batch = with_mask(self.step, stacked, self.size, self.size)
         return Chunk([batch], provenance[:1], chunks[0].starts[:1], chunks[-1].afters[-1:], [provenance])
 
-    def _merged(self, group: Group) -> Chunk:
+    def _merged(self, group: Group, merge: RowStacker | None) -> Chunk:
         rows = group.elements
-        return group.chunk(merge_block(self.step, rows, self.size) if self.merges else rows)
+        return group.chunk(merge_rows(self.step, rows, self.size, merge) if self.merges else rows)
 
     @property
     def _stacks(self) -> bool:

@@ -22,6 +22,7 @@ from penstock._tree import (
     leaf_paths,
     subject,
     unflatten,
+    unflatten_each,
 )
 from penstock.batching._leaf import (
     OWN_MERGE,
@@ -183,25 +184,44 @@ def row_count(batch: Batch) -> int:
         >>> row_count({"label": np.array([3, 5]), "name": ["a", "b"]})
         2
     """
-    leaves, structure = flatten(batch, _is_list_column)
-    first_path, first_count = "", -1
-    for leaf, path in zip(leaves, leaf_paths(structure), strict=True):
-        if leaf is None:
-            continue
-        count = _leaf_rows(leaf, path)
-        if first_count < 0:
-            first_path, first_count = path, count
+    return _rows_of(*flatten(batch, _is_list_column))
+
+
+def _rows_of(leaves: list[Any], structure: Structure) -> int:
+    counts = {_rows_of_leaf(leaf) for leaf in leaves if leaf is not None}
+    count = counts.pop() if len(counts) == 1 else None
+    if count is None:
+        _reject_rows(leaves, structure)
+    return count
+
+
+def _reject_rows(leaves: list[Any], structure: Structure) -> NoReturn:
+    """Raise the error for a batch whose rows can't be counted.
+
+    Raises:
+        UsageError: always.
+    """
+    found = [
+        (path, _rows_of_leaf(leaf), leaf)
+        for leaf, path in zip(leaves, leaf_paths(structure), strict=True)
+        if leaf is not None
+    ]
+    for path, count, leaf in found:
+        if count is None:
+            raise UsageError(
+                f"every leaf of a batch must have a row axis; {subject(path)} is a {type(leaf).__qualname__} without "
+                "one. Let the merge return an array with one row for each element, or remove the leaf in .map."
+            )
+        first_path, first_count, _ = found[0]
         if count != first_count:
             raise UsageError(
                 f"all leaves of a batch must have one number of rows; {subject(first_path)} has {first_count} and "
                 f"{subject(path)} has {count}. Return leaves of one length from .map."
             )
-    if first_count < 0:
-        raise UsageError(
-            "a batch must have an array, or a list of str or bytes, which determines its rows; got none. "
-            "Return one from .map."
-        )
-    return first_count
+    raise UsageError(
+        "a batch must have an array, or a list of str or bytes, which determines its rows; got none. "
+        "Return one from .map."
+    )
 
 
 def split_rows(batch: Batch) -> list[Element]:
@@ -219,10 +239,9 @@ def split_rows(batch: Batch) -> list[Element]:
         >>> split_rows({"box": np.array([[1, 2], [3, 4]]), "name": ["a", "b"]})
         [{'box': array([1, 2]), 'name': 'a'}, {'box': array([3, 4]), 'name': 'b'}]
     """
-    rows = row_count(batch)
     leaves, structure = flatten(batch, _is_list_column)
-    columns = [[None] * rows if leaf is None else list(leaf) for leaf in leaves]
-    return [unflatten(structure, values) for values in zip(*columns, strict=True)]
+    rows = _rows_of(leaves, structure)
+    return unflatten_each(structure, [[None] * rows if leaf is None else list(leaf) for leaf in leaves], rows)
 
 
 def _is_list_column(part: object) -> bool:
@@ -232,11 +251,9 @@ def _is_list_column(part: object) -> bool:
     return len(items) > 0 and isinstance(items[0], (str, bytes))
 
 
-def _leaf_rows(leaf: object, path: str) -> int:
-    shape: tuple[int, ...] = (len(cast("list[object]", leaf)),) if _is_list_column(leaf) else getattr(leaf, "shape", ())
-    if len(shape) == 0:
-        raise UsageError(
-            f"every leaf of a batch must have a row axis; {subject(path)} is a {type(leaf).__qualname__} without one. "
-            "Let the merge return an array with one row for each element, or remove the leaf in .map."
-        )
-    return shape[0]
+def _rows_of_leaf(leaf: object) -> int | None:
+    """Return the length of the row axis; None if the leaf has none."""
+    if _is_list_column(leaf):
+        return len(cast("list[object]", leaf))
+    shape: Sequence[int] = getattr(leaf, "shape", ())
+    return shape[0] if shape else None
