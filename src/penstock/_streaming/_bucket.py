@@ -6,7 +6,6 @@ stage computes the waiting elements again.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -109,12 +108,12 @@ class Bucket(Folding):
         """Return a batch, with the location of its first row."""
         return self.bucketing.merge[number]([element for element, _ in rows]), rows[0][1]
 
-    def _bucket(self, element: Element, location: Callable[[], Location]) -> int:
-        """Return the number of an element's bucket; an error gets a note with the element's location."""
+    def _bucket(self, element: Element, location: Callable[..., Location], *where: object) -> int:
+        """Return the number of an element's bucket; an error gets a note with `location(*where)`."""
         try:
             return self.bucketing.bucket(element)
         except Exception as error:
-            error.add_note(where_read("bucket()", location()))
+            error.add_note(where_read("bucket()", location(*where)))
             raise
 
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
@@ -128,7 +127,7 @@ class Bucket(Folding):
                 yield chunk
         for below in stage.below.run(token[0]):
             for index, element in enumerate(below.elements):
-                number = self._bucket(element, partial(stage.location, below.provenance, index))
+                number = self._bucket(element, stage.location, below.provenance, index)
                 bucket = waiting[number]
                 bucket.elements.append(element)
                 bucket.provenance.append(below.provenance[index : index + 1])
@@ -169,7 +168,7 @@ class Bucket(Folding):
         for number, bucket in enumerate(held):
             stop = first + len(bucket)
             for row in range(first, stop):
-                if self._bucket(elements[row], partial(stage.location, provenance, row)) != number:
+                if self._bucket(elements[row], stage.location, provenance, row) != number:
                     raise StateError(
                         f"the state has an element in bucket {number} that belongs in another bucket in this dataset. "
                         "Load it into the dataset that it was saved from."

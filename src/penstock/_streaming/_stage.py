@@ -27,7 +27,7 @@ Guarantees of each stage:
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,11 @@ class Picked(Sequence[Token]):
 
 def are_light(tokens: Sequence[Token]) -> bool:
     """Return whether tokens hold no elements, as `Lazy` says."""
-    return not isinstance(tokens, Lazy | Picked) or tokens.are_light
+    return not _are_made_on_request(tokens) or tokens.are_light
+
+
+def _are_made_on_request(tokens: Sequence[Token]) -> "TypeGuard[Lazy | Picked]":
+    return type(tokens) is Lazy or type(tokens) is Picked  # with `isinstance` an abstract class takes ten times as long
 
 
 class LateToken:
@@ -170,7 +174,7 @@ class LateToken:
 
 def late_token(tokens: Sequence[Token], index: int) -> Token:
     """Return one of some tokens: where that is possible, a `LateToken`, of which `made_token` returns the token."""
-    return LateToken(tokens, index) if isinstance(tokens, Lazy | Picked) and tokens.are_light else tokens[index]
+    return LateToken(tokens, index) if _are_made_on_request(tokens) and tokens.are_light else tokens[index]
 
 
 def made_token(token: Token) -> Token:

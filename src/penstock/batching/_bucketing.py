@@ -65,15 +65,19 @@ class Bucketing:
             GraphError: its size is no whole number, or above the last boundary.
         """
         size: Any = self.size(element)
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-            raise GraphError(f"size must return a whole number; got {size!r}")
-        number = bisect.bisect_left(self.boundaries, size.__index__())
+        number = bisect.bisect_left(self.boundaries, size if type(size) is int else _whole(size))
         if number == len(self.boundaries):
             raise GraphError(
                 f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
                 "Raise the boundary, shorten the element in .map, or remove it with .filter."
             )
         return number
+
+
+def _whole(size: object) -> int:
+    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+        raise GraphError(f"size must return a whole number; got {size!r}")
+    return size.__index__()
 
 
 @frozen
