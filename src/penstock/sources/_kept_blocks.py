@@ -4,7 +4,8 @@
   - Kept blocks have at most `bound_bytes` in all, unless a single one has more. The least recently used one is dropped
     first.
   - Of several threads that need a block, one decodes it, and the others wait. Different blocks are decoded at the same
-    time. If the decoding fails, each waiting thread tries by itself, and so gets the error itself.
+    time, also by threads that need all of them (`in_turn`). If the decoding fails, each waiting thread tries by itself,
+    and so gets the error itself.
   - A forked child begins without blocks, and waits for no thread of its parent.
   - Of several processes that have copies of one source, one decodes a block (`_shared_blocks.py`).
 
@@ -14,7 +15,7 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from penstock._os import renewed_after_fork
@@ -90,6 +91,20 @@ class KeptBlocks(Generic[T]):
                 if known is not None:
                     self._kept.move_to_end(block)
         return [None if known is None else known[0] for known in found]
+
+    def in_turn(self, blocks: Sequence[int]) -> Iterator[int]:
+        """Yield the indices of blocks in the order in which to open them: in theirs, but those that others decode last.
+
+        So several threads or processes that need the same blocks decode different ones, and wait for none of them.
+        """
+        left = list(range(len(blocks)))
+        while left:
+            number = next((number for number in left if not self._is_being_decoded(blocks[number])), left[0])
+            left.remove(number)
+            yield number
+
+    def _is_being_decoded(self, block: int) -> bool:
+        return block in self._opening or self._shared.is_being_decoded(block)
 
     def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
         """Return a block, decoded here, by another thread or by another process."""

@@ -125,6 +125,11 @@ class SharedBlocks:
         memory = self._memory  # another thread may make it meanwhile
         return decode(block) if memory is None else memory.opened(block, decode)
 
+    def is_being_decoded(self, block: int) -> bool:
+        """Return whether another process decodes a block now."""
+        memory = self._memory
+        return memory is not None and memory.is_being_decoded(block)
+
     def take_excess_bytes(self) -> int:
         """Return by how much blocks that are in use exceeded the bound when this process last decoded one.
 
@@ -320,6 +325,10 @@ class _Memory:
                 if not is_kept:
                     self._end_use(block)
         return decoded if decoded is not None and not is_kept else self._loaded(block)
+
+    def is_being_decoded(self, block: int) -> bool:
+        """Return whether another process decodes a block, which isn't there yet."""
+        return self._table.item(block, _SIZE) <= 0 and self._is_locked(_DECODED, block)
 
     def _loaded(self, block: int) -> Opened[Any]:
         self._table[block, _OPENED] = time.monotonic_ns()

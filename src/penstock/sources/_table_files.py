@@ -169,7 +169,9 @@ class TableFiles:
             kept_bounds = np.concatenate([[0], np.cumsum(counts[is_kept])])
             yield ChosenRows(self._names, parts, kept_bounds, rows[mask], order[mask])
             del parts
-        for place in np.flatnonzero(~is_kept).tolist():
+        missing: list[int] = np.flatnonzero(~is_kept).tolist()
+        for turn in self._kept.in_turn([numbers[place] for place in missing]):
+            place = missing[turn]
             begin, end = bounds[place : place + 2].tolist()
             part = self._rows(numbers[place])
             yield ChosenRows(self._names, [part], np.array([0, end - begin]), rows[begin:end], order[begin:end])

@@ -26,6 +26,16 @@ BATCHES: Final[Faults] = {
             "batching/test_pad.py",
         ),
     },
+    "sources/_kept_blocks.py": {
+        "blocks: one that another thread decodes is waited for": (
+            *("block in self._opening or ", ""),
+            "sources/test_kept_blocks.py",
+        ),
+        "blocks: one that another process decodes is waited for": (
+            *(" or self._shared.is_being_decoded(block)", ""),
+            "sources/test_kept_blocks.py",
+        ),
+    },
     "batching/_stack_arrays.py": {
         "rows: the memory of conjugated tensors counts as their values": (
             *('"f": 2, "b": 6}', '"f": 2, "b": 6, "c": 5}'),
