@@ -65,6 +65,7 @@ from penstock.batching._pad import Pad as Pad
 from penstock.batching._pad import pad as pad
 from penstock.batching._stack_arrays import check_out as check_out
 from penstock.batching._stack_arrays import stack_arrays as stack_arrays
+from penstock.batching._stack_arrays import write_tensors as write_tensors
 
 if TYPE_CHECKING:
     from penstock.batching._layout import Layout as Layout
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from penstock.batching._layout import fast_stack as fast_stack
     from penstock.batching._layout import layout_of as layout_of
     from penstock.batching._layout import split_leaves as split_leaves
+    from penstock.batching._layout import write_column as write_column
     from penstock.batching._layout import write_leaves as write_leaves
     from penstock.batching._layout import write_rows as write_rows
     from penstock.batching._merge import split_rows as split_rows
@@ -91,6 +93,7 @@ else:
         RowStacker="penstock.batching._layout",
         fast_stack="penstock.batching._layout",
         split_leaves="penstock.batching._layout",
+        write_column="penstock.batching._layout",
         write_leaves="penstock.batching._layout",
         write_rows="penstock.batching._layout",
     )

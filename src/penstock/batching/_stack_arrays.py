@@ -194,6 +194,21 @@ def split_sequences(elements: Sequence[object], kind: type, width: int) -> list[
     return _native.split_sequences(elements, kind, width)
 
 
+def write_tensors(tensors: Sequence[object], column: NDArray[Any], start: int) -> bool:
+    """Write torch tensors to the rows of a column from `start` on, without making an array of each.
+
+    Args:
+        tensors: at least one, all of one type.
+        column: a C-contiguous, writable array with a row for each.
+        start: the row of the first one.
+
+    Returns:
+        Whether all were written: they are tensors in host memory, of the column's dtype and of the shape of its rows,
+        and their values are those in their memory. If not, some rows may have been written.
+    """
+    return _write_tensors(tensors, 0, column, start, 1) < 0
+
+
 def _write_tensors(items: Sequence[object], begin: int, column: NDArray[Any], start: int, num_threads: int) -> int:
     """Write torch tensors without making an array of each.
 
