@@ -1,29 +1,20 @@
 """The merge that pads: leaves with axes get the length of the batch's longest row, or a given one."""
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import _lazy
 from penstock._frozen import frozen
-from penstock._tree import Element, Structure, flatten, leaf_paths, subject, unflatten
-from penstock.batching._layout import LayoutMismatchError, new_column, split_leaves, write_column
-from penstock.batching._leaf import (
-    OWN_MERGE,
-    LeafError,
-    LeafKind,
-    LeafSpec,
-    Value,
-    as_value,
-    has_padding,
-    kind_of,
-    number_as,
-    write_value,
-)
-from penstock.batching._merge import Batch, Column, new_array, open_rows, reject_kind, stacked
-from penstock.batching._stack_arrays import write_padded
+from penstock._tree import Element, Structure, leaf_paths, subject, unflatten
+from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of, number_as, write_value
+from penstock.batching._merge import Batch, new_array, open_rows, reject_kind, stacked
 from penstock.errors import UsageError
+
+# A description of a dataset needs none of the writers.
+_load: Final[Callable[[str], Any]] = _lazy.from_modules(__name__, pad_at_once="penstock.batching._pad_at_once")
 
 
 @frozen
@@ -57,10 +48,9 @@ class Pad:
 
     def __call__(self, elements: Sequence[Element], /) -> Batch:
         """Return the result of `pad(elements, length=…, fill=…, mask=…)` or raise its error, in less time."""
-        try:
-            return _padded_at_once(elements, self)
-        except (LayoutMismatchError, LeafError, UsageError, IndexError):
-            return _pad(elements, self)
+        at_once: Callable[[Sequence[Element], Pad], tuple[Batch] | None] = _load("pad_at_once")
+        batch = at_once(elements, self)
+        return _pad(elements, self) if batch is None else batch[0]
 
 
 def pad(elements: Sequence[Element], *, length: int | None = None, fill: float = 0, mask: str | None = None) -> Batch:
@@ -112,19 +102,20 @@ def _pad(elements: Sequence[Element], rule: Pad) -> Batch:
         values.append(row_values)
     columns = [
         _padded([row_values[leaf] for row_values in values], kind, path, rule)
-        if _is_padded(kind)
+        if is_padded(kind)
         else stacked([row_values[leaf] for row_values in values], kind)
         for leaf, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     batch = unflatten(structure, columns)
     if rule.mask is None:
         return batch
-    masked, column = next(pair for pair in enumerate(columns) if _is_padded(kinds[pair[0]]))
+    masked, column = next(pair for pair in enumerate(columns) if is_padded(kinds[pair[0]]))
     length = column.shape[1] if isinstance(column, np.ndarray) else 0
     return {**batch, rule.mask: _mask([row_values[masked] for row_values in values], length)}
 
 
-def _is_padded(kind: LeafKind) -> TypeGuard[LeafSpec]:
+def is_padded(kind: LeafKind) -> TypeGuard[LeafSpec]:
+    """Return whether a leaf of this kind has an axis to pad."""
     return isinstance(kind, LeafSpec) and len(kind.shape) > 0
 
 
@@ -148,7 +139,7 @@ def _check_mask(structure: Structure, mask: str) -> None:
 
 
 def _check_lengths(paths: tuple[str, ...], kinds: list[LeafKind], row: int, rule: Pad) -> None:
-    lengths = {path: kind.shape[0] for path, kind in zip(paths, kinds, strict=True) if _is_padded(kind)}
+    lengths = {path: kind.shape[0] for path, kind in zip(paths, kinds, strict=True) if is_padded(kind)}
     for path, length in lengths.items():
         if rule.length is not None and length > rule.length:
             raise UsageError(
@@ -201,67 +192,3 @@ def _fill_value(dtype: np.dtype[Any], fill: float, path: str) -> NDArray[Any]:
             f"which is {dtype}. Choose another fill, convert the leaf in .map, or {OWN_MERGE}."
         )
     return value
-
-
-# ---------------------------------------------------------------------- all rows at once
-
-
-def _padded_at_once(elements: Sequence[Element], rule: Pad) -> Batch:
-    """Return the same batch as `_pad`, without a look at each leaf of each row.
-
-    Raises:
-        LayoutMismatchError: that isn't possible, or `_pad` raises an error.
-        LeafError: the same.
-        UsageError: the same.
-        IndexError: there is no element.
-    """
-    first, structure = flatten(elements[0])
-    leaves = split_leaves(structure, elements)
-    if leaves is None or (rule.mask is not None and (structure.container is not dict or rule.mask in structure.keys)):
-        raise LayoutMismatchError(0)
-    lengths: list[list[int]] = []  # of each padded leaf's rows
-    columns = [
-        _padded_run(items, kind, rule, lengths) if _is_padded(kind) else _stacked_run(items, kind)
-        for kind, items in zip(map(kind_of, map(as_value, first)), leaves, strict=True)
-    ]
-    batch = unflatten(structure, columns)
-    if rule.mask is None:
-        return batch
-    if not lengths or any(each != lengths[0] for each in lengths):
-        raise LayoutMismatchError(0)
-    length = max(lengths[0]) if rule.length is None else rule.length
-    return {**batch, rule.mask: np.arange(length) < np.array(lengths[0])[:, np.newaxis]}
-
-
-def _padded_run(items: Sequence[Any], spec: LeafSpec, rule: Pad, lengths: list[list[int]]) -> NDArray[Any]:
-    """Return the column of a padded leaf, and append the lengths of its rows.
-
-    Raises:
-        LayoutMismatchError: a row may be too long, or is of another kind, or the fill is.
-    """
-    fill = None if has_padding(spec.dtype) or not spec.dtype.itemsize else number_as(rule.fill, spec.dtype)
-    if fill is None:
-        raise LayoutMismatchError(0)
-
-    def make(found: list[int]) -> NDArray[Any] | None:
-        lengths.append(found)
-        longest = max(found)
-        length = longest if rule.length is None else rule.length
-        return new_array((len(found), length, *spec.shape[1:]), spec.dtype) if longest <= length else None
-
-    column = write_padded(items, make, fill, len(spec.shape))
-    if column is None:
-        raise LayoutMismatchError(0)
-    return column
-
-
-def _stacked_run(items: Sequence[Any], kind: LeafKind) -> Column:
-    """Return the column of a leaf that isn't padded.
-
-    Raises:
-        LayoutMismatchError: a row is of another kind.
-    """
-    column = new_column(kind, len(items))
-    if not write_column(kind, items, column, 0):
-        raise LayoutMismatchError(0)
-    return column

@@ -16,7 +16,7 @@ BATCHES: Final[Faults] = {
             *("batching/test_pad.py", "batching/test_pack.py"),
         ),
     },
-    "batching/_pad.py": {
+    "batching/_pad_at_once.py": {
         "pad: the mask marks a value beyond each row": (
             *("< np.array(lengths[0])", "<= np.array(lengths[0])"),
             "batching/test_pad.py",
