@@ -32,8 +32,8 @@ class TensorReader {
         axes_.reserve(2 * rank * static_cast<std::size_t>(count));  // never moved, since rows refer to it
     }
 
-    // The memory of a tensor in C++'s sense; none if it has another type, dtype or rank, isn't in host memory, requires
-    // a gradient, or has other values than its memory.
+    // The memory of a tensor; none if the tensor has another type, dtype or rank, isn't in host memory, requires a
+    // gradient, or has other values than its memory.
     std::optional<Row> read(PyObject* tensor) {
         if (view_ == nullptr || Py_TYPE(tensor) != kind_) {
             return std::nullopt;
@@ -83,12 +83,15 @@ class TensorReader {
         if (type_code_ != static_cast<int>(nanobind::dlpack::dtype_code::Float)) {
             return true;
         }
-        const nanobind::object requires_grad = nanobind::steal(PyObject_GetAttr(tensor, requires_grad_.ptr()));
-        const nanobind::object is_negative = nanobind::steal(PyObject_CallMethodNoArgs(tensor, is_neg_.ptr()));
-        if (!requires_grad.is_valid() || !is_negative.is_valid()) {
+        return is_false(PyObject_GetAttr(tensor, requires_grad_.ptr())) &&
+               is_false(PyObject_CallMethodNoArgs(tensor, is_neg_.ptr()));
+    }
+
+    static bool is_false(PyObject* answer) {
+        if (answer == nullptr) {
             throw nanobind::python_error();
         }
-        return requires_grad.ptr() == Py_False && is_negative.ptr() == Py_False;
+        return nanobind::steal(answer).ptr() == Py_False;
     }
 
     Row row_of(const nanobind::dlpack::dltensor& found) {
