@@ -256,4 +256,4 @@ def _rows_of_leaf(leaf: object) -> int | None:
     if _is_list_column(leaf):
         return len(cast("list[object]", leaf))
     shape: Sequence[int] = getattr(leaf, "shape", ())
-    return shape[0] if shape else None
+    return shape[0] if len(shape) > 0 else None
