@@ -206,7 +206,9 @@ def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -
         try:
             return read(key)[0]
         except Exception as error:
-            if seconds is None or not is_transient(error) or raised_by_handler(error):
+            if raised_by_handler(error):
+                raise
+            if seconds is None or not is_transient(error):
                 _add_key(source, int(key.flat[0]), error)
                 raise
         threading.Event().wait(seconds)

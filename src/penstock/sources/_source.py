@@ -6,11 +6,12 @@ All sources of this package use the functions here, which check keys and name so
 import operator
 import reprlib
 from collections.abc import Hashable, Sequence, Sized
-from typing import Any, Protocol, SupportsIndex, cast, runtime_checkable
+from typing import Any, Final, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import Caught
 from penstock._printable import printable
 
 Record = Any  # what a source returns for a key: user code enters here
@@ -179,12 +180,27 @@ def dicts_of(names: Sequence[Hashable], columns: Sequence[Sequence[Any]]) -> lis
     return records
 
 
+_CUT: Final = "..."
+
+
 class _ShortRepr(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel = 2
         self.maxother = 200
         self.maxstring = 200
+
+    def repr_instance(self, x: object, level: int) -> str:
+        """Return the repr of an object, or its type if that fails.
+
+        The base class takes the exception of a signal's handler for a failure, and the program would lose it.
+        """
+        del level
+        with Caught(Exception):
+            text = repr(x)
+            middle = (self.maxother - len(_CUT)) // 2
+            return text if len(text) <= self.maxother else text[:middle] + _CUT + text[-middle:]
+        return f"<{type(x).__name__} instance at {id(x):#x}>"
 
 
 def name_of(source: object) -> str:
