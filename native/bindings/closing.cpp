@@ -26,20 +26,25 @@ namespace penstock::bindings {
 
 namespace {
 
+constexpr int max_links = 1000;   // of the context of an exception
 constexpr int max_attempts = 10;  // after as many interrupts the call is abandoned
 
 nb::object context_of(nb::handle error) { return nb::steal(PyException_GetContext(error.ptr())); }
 
+// Whether an error is another one, or in its context. A program may have made that context a circle, so it is followed
+// for a while only; then the answer is that the error is in it, which leaves contexts as they are.
 bool is_in_chain(nb::handle error, nb::handle last) {
-    for (nb::object each = nb::borrow(last); each.is_valid(); each = context_of(each)) {
+    nb::object each = nb::borrow(last);
+    for (int link = 0; link < max_links; ++link, each = context_of(each)) {
+        if (!each.is_valid()) return false;
         if (each.is(error)) return true;
     }
-    return false;
+    return true;
 }
 
 // Puts an earlier exception, with its context, behind those of the context of an error that it doesn't have already.
 void add_context(nb::handle error, nb::handle earlier) {
-    if (is_in_chain(error, earlier)) return;
+    if (is_in_chain(error, earlier) || is_in_chain(earlier, error)) return;
     nb::object last = nb::borrow(error);
     for (nb::object next = context_of(last); next.is_valid() && !is_in_chain(next, earlier); next = context_of(last)) {
         last = next;

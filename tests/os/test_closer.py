@@ -358,3 +358,24 @@ def test_several_interrupts_of_one_drop_are_a_chain() -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         drop([CallWhenDropped(function)])
     assert [error.args for error in chain_of(caught.value)] == [(3,), (2,), (1,)]
+
+
+def test_a_context_that_is_a_circle() -> None:
+    """An exception of a drop is raised, without a context, where that of the exception that is handled never ends."""
+    circle, other = ValueError(), KeyError()
+    circle.__context__, other.__context__ = other, circle
+
+    def fail() -> int:
+        raise circle
+
+    def call() -> None:
+        try:
+            len((CallWhenDropped(stop, never_raises=True), fail()))
+        except ValueError:
+            drop([])
+
+    with pytest.raises(StoppedError) as caught:
+        call()
+    assert caught.value.__context__ is None
+    assert circle.__context__ is other
+    circle.__context__ = None
