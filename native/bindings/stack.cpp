@@ -99,7 +99,7 @@ struct Extent {
     bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
 };
 
-// A column, to which rows are written from `first` on.
+// A column, and the rows that are copied to it, one after the other.
 class RowsOut {
   public:
     RowsOut(nb::handle out, Py_ssize_t begin, Py_ssize_t start, Py_ssize_t count) {

@@ -263,3 +263,22 @@ def test_rows_are_padded_at_once_as_one_by_one(drawn: tuple[list[Element], Pad])
     elements, rule = drawn
     expected = outcome(lambda: pad(elements, length=rule.length, fill=rule.fill, mask=rule.mask))
     assert outcome(lambda: rule(elements)) == expected
+
+
+class Broken:
+    """A leaf that can't be converted."""
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        raise LookupError("no values")
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_the_error_of_a_leaf_names_its_row(row: int) -> None:
+    """The exception of a leaf's own conversion passes, with a note of its place, as from `pad`."""
+    elements: list[Element] = [{"x": np.zeros(1)}, {"x": np.zeros(2)}]
+    elements[row] = {"x": Broken()}
+    with pytest.raises(LookupError) as caught:
+        Pad()(elements)
+    assert caught.value.__notes__ == [
+        f"This was raised by ['x'] of row {row}, a Broken, as it was converted to an array."
+    ]

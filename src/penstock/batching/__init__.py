@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from penstock.batching._layout import layout_of as layout_of
     from penstock.batching._layout import split_leaves as split_leaves
     from penstock.batching._layout import write_column as write_column
-    from penstock.batching._layout import write_leaves as write_leaves
     from penstock.batching._layout import write_rows as write_rows
     from penstock.batching._merge import split_rows as split_rows
 else:
@@ -94,7 +93,6 @@ else:
         fast_stack="penstock.batching._layout",
         split_leaves="penstock.batching._layout",
         write_column="penstock.batching._layout",
-        write_leaves="penstock.batching._layout",
         write_rows="penstock.batching._layout",
     )
     __dir__ = _lazy.listing(__name__)

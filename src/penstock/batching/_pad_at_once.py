@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._tree import Element, flatten, unflatten
+from penstock._tree import Element, flatten, leaf_paths, unflatten
 from penstock.batching._layout import LayoutMismatchError, new_column, split_leaves, write_column
-from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, has_padding, kind_of, number_as
+from penstock.batching._leaf import LeafKind, LeafSpec, has_padding, kind_of, number_as, values_of
 from penstock.batching._merge import Batch, Column, new_array
 from penstock.batching._pad import Pad, is_padded
 from penstock.batching._stack_arrays import write_padded
@@ -19,7 +19,7 @@ def pad_at_once(elements: Sequence[Element], rule: Pad) -> tuple[Batch] | None:
     """Return the same batch as `pad`, in a tuple; None if that isn't possible, or `pad` raises an error."""
     try:
         return (_padded(elements, rule),)
-    except (LayoutMismatchError, LeafError, UsageError, IndexError):
+    except (LayoutMismatchError, UsageError, IndexError):
         return None
 
 
@@ -28,7 +28,6 @@ def _padded(elements: Sequence[Element], rule: Pad) -> Batch:
 
     Raises:
         LayoutMismatchError: that isn't possible, or `pad` raises an error.
-        LeafError: the same.
         UsageError: the same.
         IndexError: there is no element.
     """
@@ -36,10 +35,11 @@ def _padded(elements: Sequence[Element], rule: Pad) -> Batch:
     leaves = split_leaves(structure, elements)
     if leaves is None or (rule.mask is not None and (structure.container is not dict or rule.mask in structure.keys)):
         raise LayoutMismatchError(0)
+    kinds = map(kind_of, values_of(first, leaf_paths(structure), 0))
     lengths: list[list[int]] = []  # of each padded leaf's rows
     columns = [
         _padded_run(items, kind, rule, lengths) if is_padded(kind) else _stacked_run(items, kind)
-        for kind, items in zip(map(kind_of, map(as_value, first)), leaves, strict=True)
+        for kind, items in zip(kinds, leaves, strict=True)
     ]
     batch = unflatten(structure, columns)
     if rule.mask is None:

@@ -104,6 +104,7 @@ class KeptBlocks(Generic[T]):
             yield number
 
     def _is_being_decoded(self, block: int) -> bool:
+        """Return whether another thread or process decodes a block; a moment later it may be otherwise."""
         return block in self._opening or self._shared.is_being_decoded(block)
 
     def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
