@@ -61,14 +61,17 @@ class Part(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps the byte order of arrays, and takes memoryviews and the data of tensors.
+    """Keeps the byte order of arrays and all characters of scalars, and takes memoryviews and the data of tensors.
 
-    NumPy's own pickles of times, and of strided arrays, have the byte order of the machine.
+    NumPy's own pickles of times, and of strided arrays, have the byte order of the machine; those of scalars lack NULs
+    at the end.
     """
 
     def reducer_override(self, value: object) -> _Reduced:
         if type(value) is memoryview:
             return _reduced_view(value)
+        if type(value) in {np.bytes_, np.str_}:
+            return _reduced_text(value)
         if is_tensor(value):
             return reduced_tensor(value) or _AS_USUAL
         if type(value) is not np.ndarray or value.dtype.isnative or value.dtype.names is not None:
@@ -76,6 +79,15 @@ class _Pickler(pickle.Pickler):
         if not value.dtype.itemsize:  # texts without characters
             return np.ndarray, (value.shape, value.dtype)
         return _array_of, (np.ascontiguousarray(value).reshape(-1).view(np.uint8), value.dtype, value.shape)
+
+
+def plain_text(scalar: object) -> str | bytes:
+    """Return the content of one of NumPy's texts, with the NULs at its end, which an array has not."""
+    return cast("str | bytes", scalar)[:]  # not str(), which drops them
+
+
+def _reduced_text(scalar: object) -> _Reduced:
+    return type(scalar), (plain_text(scalar),)
 
 
 def _array_of(raw: "NDArray[np.uint8]", dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> "NDArray[Any]":
@@ -236,6 +248,8 @@ def _reduced_by_type(tensor: object) -> _Reduced:
 _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
     type(lru_cache(len)): _reduced_cached,
     memoryview: _reduced_view,
+    np.bytes_: _reduced_text,
+    np.str_: _reduced_text,
 }
 """The reducers of `pickler` beside cloudpickle's; that of tensors is added once torch is imported."""
 

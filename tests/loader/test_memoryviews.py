@@ -1,4 +1,4 @@
-"""A memoryview stays one, of the same format and shape, wherever it is computed."""
+"""A memoryview stays one, and a text of NumPy keeps all of it, wherever they are computed."""
 
 import array
 from typing import Any
@@ -34,3 +34,12 @@ def test_a_memoryview_stays_one(kind: str, place: dict[str, Any]) -> None:
             assert type(found) is memoryview
             assert (element["number"], found.tobytes()) == (number, view.tobytes())
             assert (found.format, found.shape, found.readonly) == (view.format, view.shape, view.readonly)
+
+
+@in_places("inline", "threads", "processes", "isolated", "isolated processes")
+def test_a_text_of_numpy_keeps_nuls_at_its_end(place: dict[str, Any]) -> None:
+    """An array, and a pickle of NumPy, would drop them."""
+    texts = [np.bytes_(b"a\0b\0"), np.str_("a\0b\0")]
+    with ps.Loader(ps.range(4).map(lambda _: texts), **place) as loader:
+        found = [text for element in loader for text in element]
+    assert [(type(text), text[:]) for text in found] == [(np.bytes_, b"a\0b\0"), (np.str_, "a\0b\0")] * 4

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
-from penstock.sources import Arrays, can_read_into
+from penstock.sources import Arrays, can_read_into, content_digest
 
 LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "as it is": lambda array: array,
@@ -228,6 +228,17 @@ def test_a_moved_memory_map_keeps_its_fingerprint(tmp_path: Path) -> None:
     assert Arrays(old).fingerprint() == Arrays(new).fingerprint()
     assert Arrays(old).fingerprint() != Arrays(other).fingerprint()
     assert Arrays(old[1:51]).fingerprint() != Arrays(old[:50]).fingerprint()
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no texts of any length")
+def test_texts_of_any_length_are_records() -> None:
+    """They can't be written into batches, and the fingerprint doesn't cover them, as with objects."""
+    texts = np.array(["a", "bbbbbbbbbbbbbbbbbbbb", "", "c"], "T")
+    source = Arrays({"text": texts})
+    assert not source.fixed_shape
+    assert source.read([1, 3]) == [{"text": "bbbbbbbbbbbbbbbbbbbb"}, {"text": "c"}]
+    assert source[2] == {"text": ""}
+    assert content_digest(source) != content_digest(Arrays({"text": texts[::-1]}))
 
 
 def test_spans_are_frames_of_rows() -> None:

@@ -65,11 +65,12 @@ def test_any_bytes_are_the_rows_of_the_parser_or_refused(
 
 def test_fields_are_converted_by_their_types(tmp_path: Path) -> None:
     """Fields of the names in `types` are converted, and others stay str; names may be passed instead of a first row."""
-    types = {"n": int, "x": np.float32, "flag": bool, "part": Fraction}
-    path = write(tmp_path / "a.csv", "n,x,flag,part,text\n7,.5,TRUE,1/3,007\n")
+    types = {"n": int, "x": np.float32, "flag": bool, "mask": np.bool_, "part": Fraction}
+    path = write(tmp_path / "a.csv", "n,x,flag,mask,part,text\n7,.5,TRUE,False,1/3,007\n")
     record = Csv(path, types)[0]
-    assert record == {"n": 7, "x": np.float32(0.5), "flag": True, "part": Fraction(1, 3), "text": "007"}
+    assert record == {"n": 7, "x": np.float32(0.5), "flag": True, "mask": False, "part": Fraction(1, 3), "text": "007"}
     assert record["flag"] is True
+    assert type(record["mask"]) is np.bool_
     assert type(record["x"]) is np.float32
     bare = write(tmp_path / "bare.csv", '"1"|"a"\n\n2|b')
     source = Csv(bare, {"n": int}, names=["n", "s"], delimiter="|")

@@ -75,6 +75,7 @@ def test_many_rows_have_the_order_of_their_keys(tmp_path: Path) -> None:
         ("SELECT * FROM t", "SELECT id FROM t ORDER BY id", "a row can't be read by .*number of bindings"),
         ("SELECT id, id FROM t WHERE id = ?", "SELECT id FROM t ORDER BY id", r"returns \['id', 'id'\]. Rename them"),
         ("DELETE FROM t WHERE id = ?", "SELECT id FROM t ORDER BY id", "readonly database"),
+        ("SELECT * FROM t WHERE id = ?", "SELECT NULL FROM t ORDER BY id", "returns a NULL. A view has no rowid"),
         ("SELECT * FROM t WHERE id = ?", "SELEC id ORDER BY id", "can't be listed by 'SELEC id ORDER BY id'.*syntax"),
     ],
 )

@@ -249,6 +249,14 @@ def test_a_slice_is_sent_without_the_rest_of_its_table() -> None:
     assert len(pickle.dumps(as_source(table.slice(500, 10)))) < 2_000
 
 
+def test_keys_may_be_of_any_layout() -> None:
+    """Such as a reversed view, or integers of the other byte order."""
+    source: Any = as_source(TABLE)
+    numbers: list[Any] = [np.arange(3), np.arange(3, dtype=">i8"), np.arange(3, dtype=np.uint8)]
+    for keys in (view for array in numbers for view in (array, array[::-1], array[::2])):
+        assert_same(source.read(keys), [RECORDS[int(key)] for key in keys])
+
+
 def test_fingerprints_change_with_columns_and_rows() -> None:
     """Each of names, types, number of rows and content changes a dataset's fingerprint; batches of rows don't."""
     tables = [

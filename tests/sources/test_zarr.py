@@ -1,5 +1,6 @@
 """Zarr: arrays of both versions have the rows that zarr has, and errors name store, array and rows."""
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ class TestZarrOfOneArray(TestZarr):
     def make_source(self) -> Source:
         """Return the array."""
         return Zarr(self.folder / "train" / "labels")
+
+
+def test_rows_of_structured_arrays_are_read(tmp_path: Path) -> None:
+    """A record of named numbers is a value of NumPy."""
+    boxes = np.array([(number, number / 2) for number in range(20)], [("label", "i4"), ("size", "<f8")])
+    zarr.create_array(str(tmp_path / "boxes"), data=boxes, chunks=(6,), zarr_format=2)
+    source = pickle.loads(pickle.dumps(Zarr(tmp_path / "boxes")))
+    assert_same(source.read(range(20)), list(boxes))
 
 
 def test_blocks_are_whole_chunks_or_shards(tmp_path: Path) -> None:

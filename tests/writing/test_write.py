@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import datetime
 import hashlib
 import io
 import itertools
@@ -311,6 +312,42 @@ def test_tables_keep_arrays_and_their_types(tmp_path: Path) -> None:
     assert table["name"].to_pylist()[3:6] == ["3", None, "5"]
 
 
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+@pytest.mark.parametrize("nested", ["a dict", "a list", "a list in a dict"])
+def test_a_block_without_a_value_keeps_its_numbers(tmp_path: Path, form: str, nested: str) -> None:
+    """Where all values of a later block are missing, the others keep their bits, those that aren't numbers included."""
+    numbers = [0.5, float("nan"), None]
+
+    def make(number: int) -> dict[str, Any]:
+        value = [numbers[number % 3]] if "list" in nested else numbers[number % 3]
+        return {"x": {"note": "good" if number == 0 else None, "scores": {"a": value} if "dict" in nested else value}}
+
+    ps.write(ps.range(9000).map(make), tmp_path, form, num_workers=0)
+    assert repr(read_back(tmp_path, form)) == repr(list(map(make, range(9000))))
+
+
+def test_more_than_99999_shards_have_the_order_of_their_names(tmp_path: Path) -> None:
+    """A folder is read in the order of names, so all names are equally long."""
+    for part in (10_000, 10_001, 100_000):
+        ps.write(ps.range(100_001), tmp_path, "jsonl", shard_bytes=1, num_workers=0, part=(part, 100_001))
+    assert list(ps.read(tmp_path)) == [10_000, 10_001, 100_000]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_dataset_without_elements_is_read_back(tmp_path: Path, form: str) -> None:
+    """The folder has no shards."""
+    assert ps.write(ps.range(0), tmp_path, form, num_workers=0).complete
+    assert len(ps.read(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(("key", "field"), [("./a", "x"), ("a/b.c/d", "tar.gz"), ("a\udc80", "x"), ("é\n", "ü")])
+def test_odd_names_of_a_tar_file_come_back(tmp_path: Path, key: str, field: str) -> None:
+    """Names of files that a reader doesn't leave out, also those that are no UTF-8, are keys and fields."""
+    element = {"__key__": key, field: b"1"}
+    ps.write(ps.read([element]), tmp_path, "tar", num_workers=0)
+    assert list(ps.read(tmp_path)) == [element]
+
+
 def test_tokens_keep_their_dtype_and_documents(tmp_path: Path) -> None:
     """The shards are files of Megatron, of the elements' dtype, read as the documents or as windows."""
     dataset = ps.range(30).map(lambda number: np.full(number % 4, number, np.uint16))
@@ -326,9 +363,9 @@ def test_tokens_keep_their_dtype_and_documents(tmp_path: Path) -> None:
         ps.sources.Megatron([files[0], tmp_path / "other" / "00000"])
 
 
-def late(value: object) -> Callable[[int], dict[str, object]]:
+def late(value: object, usual: object = 1) -> Callable[[int], dict[str, object]]:
     """Return a function whose element 77 has another value, which the sample of elements doesn't have."""
-    return lambda number: {"x": value if number == 77 else 1}
+    return lambda number: {"x": value if number == 77 else usual}
 
 
 @pytest.mark.parametrize(
@@ -391,6 +428,58 @@ def test_what_does_not_fit_is_refused_with_its_place(
     with pytest.raises(error, match=text):
         ps.write(dataset(), **cast("dict[str, Any]", {"path": tmp_path / "out", "num_workers": 0, **arguments}))
     assert not list(tmp_path.glob("out/0*")) + list(tmp_path.glob("out/.*"))
+
+
+MASKED = cast("Any", np.ma.array([[1, 2]], mask=np.array([[False, True]])))
+REFUSED: list[tuple[str, Any, str]] = [
+    *(("tar", {"__key__": key, "x": b""}, "__key__ must be text") for key in ("", "a/", "/a", "a.b", "__meta__/a", 1)),
+    *(("tar", {"__key__": key, "x": b""}, "__key__ must be text") for key in ("a\0b", "a\ud800")),
+    *(("tar", {field: b""}, "lower-case end of a file's name") for field in ("", "X", "a/b", ".x", "a\0b", "a\ud800")),
+    ("tar", {"__key__": "a"}, "the one at position 0 has none. Filter"),
+    ("tar", {"x": "\ud800"}, "text that UTF-8 has; field 'x' at position 0"),
+    ("jsonl", {1: "a", "1": "b"}, "value at position 0: a dict with the key 1, which is no text"),
+    ("jsonl", [{"a": ({None: 0},)}], "value at position 0: a dict with the key None"),
+    ("jsonl", np.datetime64(1, "ns"), "value at position 0: a datetime64"),
+    ("jsonl", np.longdouble(1), "value at position 0: a longdouble"),
+    ("jsonl", "\ud800", "value at position 0: 'utf-8' codec"),
+    ("arrow", {}, "an element of a table must have a field; the one at position 0"),
+    ("arrow", {"x": "\ud800"}, "'x' at position 0 is a str"),
+    ("arrow", {"x": np.zeros((2, 2), complex)}, "'x' at position 0 is a complex"),
+    ("arrow", {"x": np.zeros((2, 2), object)}, "'x' at position 0 is a object"),
+    ("arrow", {"x": np.zeros((2, 0))}, "'x' at position 0 is a float"),
+    ("arrow", {"x": MASKED}, "must not be masked.*Field 'x' at position 0"),
+    ("arrow", {"x": MASKED[0]}, "must not be masked.*Field 'x' at position 0"),
+    ("parquet", {"x": {}}, "Parquet has no such column"),
+]
+
+
+@pytest.mark.parametrize(("form", "element", "text"), REFUSED)
+def test_an_element_that_would_not_come_back_is_refused(tmp_path: Path, form: str, element: object, text: str) -> None:
+    """A reader leaves nothing out that was written, and finds no other value."""
+    with pytest.raises(UsageError, match=text):
+        ps.write(ps.read([element]), tmp_path, form, num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("usual", "value", "form"),
+    [
+        ("a", 1, "a int, .* string"),
+        ("a", b"b", "a bytes, .* string"),
+        (1, datetime.datetime(2000, 1, 1), "a datetime, .* int64"),
+        ({"a": "b"}, {"a": 1}, "a dict, .* struct<a: string>"),
+        ({"a": 1}, {"b": 1}, "a dict, .* struct<a: int64>"),
+        (["a"], [1], "a list, .* list<item: string>"),
+        (np.float32(1), 0.1, "a float, .* float"),
+        (np.array([[1, 2]]), MASKED, "must not be masked"),
+    ],
+)
+def test_a_block_of_another_type_is_refused(
+    tmp_path: Path, set_constant: SetConstant, usual: object, value: object, form: str
+) -> None:
+    """No value is written as text, or as a number near it, also where a whole block has values of its type."""
+    set_constant("_MAX_BLOCK", 1)
+    with pytest.raises(UsageError, match=f"'x' at position 77 is {form}|{form}.*'x' at position 77"):
+        ps.write(ps.range(200).map(late(value, usual)), tmp_path, num_workers=0)
 
 
 def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:

@@ -93,13 +93,15 @@ def _content(path: Path) -> object:
     try:
         with path.open("rb") as file:
             head = file.read(64).lstrip()
-        if head[:1] in {b"{", b"[", b'"'}:
-            return json.loads(path.read_bytes())
-        return _checkpoint(path, is_zip=head.startswith(b"PK"))
-    except ValueError as error:
-        raise UsageError(f"{path} begins as JSON and is none: {error}") from error
+        if head[:1] not in {b"{", b"[", b'"'}:
+            return _checkpoint(path, is_zip=head.startswith(b"PK"))
+        text = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path} begins as JSON and is none: {error}") from error
 
 
 def _checkpoint(path: Path, *, is_zip: bool) -> object:

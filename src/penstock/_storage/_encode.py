@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
-from penstock._pickles import dumps
+from penstock._pickles import dumps, plain_text
 from penstock._tree import Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
@@ -125,6 +125,12 @@ def _put_scalar(scalar: "np.generic[Any]", parts: list[Part]) -> Form:
     return Form("scalar", described)
 
 
+def _put_numpy_text(scalar: str | bytes, parts: list[Part]) -> Form:
+    """Append one of NumPy's texts: of an array it would come back without the NULs at its end."""
+    text = plain_text(scalar)
+    return _put_sized(*(("numpy bytes", text) if isinstance(text, bytes) else ("numpy str", _encoded(text))), parts)
+
+
 def _put_integer(number: int, parts: list[Part]) -> Form:
     size = number.bit_length() // 8 + 1
     if size <= _INTEGER.size:
@@ -153,7 +159,15 @@ def _put_bytes(data: bytes, parts: list[Part]) -> Form:
 
 
 def _put_text(text: str, parts: list[Part]) -> Form:
-    return _put_sized("str", text.encode("utf-8", "surrogatepass"), parts)
+    return _put_sized("str", _encoded(text), parts)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _put_pickled(leaf: object, parts: list[Part]) -> Form:
@@ -181,11 +195,15 @@ _PUTS: Final[dict[type, _Put]] = {
     str: _put_text,
     bool: _put_bool,
     type(None): _put_none,
+    np.bytes_: _put_numpy_text,
+    np.str_: _put_numpy_text,
 }
 _NUMBERS: Final = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL}
 _READERS: Final[dict[str, Callable[[bytes], object]]] = {
     "bytes": bytes,
-    "str": lambda data: data.decode("utf-8", "surrogatepass"),
+    "str": _decoded,
+    "numpy bytes": np.bytes_,
+    "numpy str": lambda data: np.str_(_decoded(data)),
     "big int": lambda data: int.from_bytes(data, "little", signed=True),
     "pickle": pickle.loads,
 }

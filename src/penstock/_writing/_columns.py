@@ -1,5 +1,6 @@
 """Tables in shards: Arrow's IPC files, which readers map, and Parquet, which is smaller. pyarrow writes them."""
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeAlias, cast
@@ -8,7 +9,7 @@ import numpy as np
 
 from penstock._frozen import frozen
 from penstock._optional import need
-from penstock._tree import is_array
+from penstock._tree import is_array, is_masked
 from penstock._writing._drafts import Draft
 from penstock.batching._stack_arrays import split_dicts
 from penstock.errors import UsageError
@@ -46,6 +47,8 @@ class Columnar:
         pyarrow = need("pyarrow", "pyarrow", extra="arrow")
         elements = _checked(positions, sample)
         names = list(elements[0]) if elements else []
+        if elements and not names:
+            raise UsageError(f"an element of a table must have a field; the one at position {positions[0]} has none")
         columns = [(name, _type_of(name, positions, _values(name, positions, elements))) for name in names]
         return cls(pyarrow.schema(columns), suffixes)
 
@@ -61,7 +64,12 @@ class Columnar:
             writer, least = pyarrow.ipc.new_file(draft, self.schema), _BATCH_BYTES
         else:
             least = _GROUP_BYTES
-            writer = parquet.ParquetWriter(draft, self.schema, compression="zstd", write_page_index=True)
+            try:
+                writer = parquet.ParquetWriter(draft, self.schema, compression="zstd", write_page_index=True)
+            except pyarrow.ArrowNotImplementedError as error:
+                raise UsageError(
+                    f"Parquet has no such column: {error}. Convert it in a map, or leave it out."
+                ) from error
         with writer:
             for group in self._groups(blocks, least):
                 writer.write_table(group)
@@ -152,6 +160,7 @@ def _size_of(value: object) -> int:
 def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
     """Return the type of a column: that of its values, or of tensors of one shape."""
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    _need_unmasked(name, positions, values)
     arrays = [value for value in values if is_array(value) and value.ndim > 1]
     if not arrays:
         return _converted(name, positions, values, lambda column: pyarrow.array(column)).type
@@ -160,11 +169,24 @@ def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
             f"arrays of several axes in a table must have one dtype and shape; field {name!r} has several. Flatten "
             "them in a map, with the shape as another field, or encode them as bytes."
         )
-    return pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(arrays[0].dtype), arrays[0].shape)
+    with contextlib.suppress(*_refusals()):
+        if arrays[0].size:
+            return pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(arrays[0].dtype), arrays[0].shape)
+    raise UsageError(_value_text(name, "a tensor of Arrow", arrays[0], positions[0]))
+
+
+def _need_unmasked(name: str, positions: Positions, values: list[object]) -> None:
+    if any(map(is_masked, values)):
+        position = next(at for at, value in zip(positions, values, strict=True) if is_masked(value))
+        raise UsageError(
+            f"an array in a table must not be masked: tables have no mask. Field {name!r} at position {position} is. "
+            "Write data and mask as two fields."
+        )
 
 
 def _column(field: Kind, positions: Positions, values: list[object]) -> Column:
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    _need_unmasked(field.name, positions, values)
     if isinstance(field.type, pyarrow.FixedShapeTensorType):
         dtype, shape = field.type.value_type.to_pandas_dtype(), tuple(field.type.shape)
         for position, value in zip(positions, values, strict=True):
@@ -184,8 +206,7 @@ def _converted(
     expected: object = "a type of Arrow",
 ) -> Column:
     """Return a column of values, or name the first one that doesn't fit."""
-    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-    refused = (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError, OverflowError)
+    refused = _refusals()
     try:
         return convert(values)
     except refused as error:
@@ -197,17 +218,76 @@ def _converted(
         raise UsageError(f"the values of field {name!r} have several types: {error}. Convert them in a map.") from error
 
 
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the exceptions of pyarrow, and of its conversions, for a value that a column can't have."""
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    return (
+        pyarrow.ArrowInvalid,
+        pyarrow.ArrowTypeError,
+        pyarrow.ArrowNotImplementedError,
+        OverflowError,
+        UnicodeEncodeError,
+    )
+
+
 def _exactly(values: list[object], kind: Kind) -> Column:
     """Return values as a column of a type, which loses nothing of them."""
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
     column = pyarrow.array(values)
     if column.type == kind:
         return column
-    cast = column.cast(kind)
-    if not cast.cast(column.type).equals(column):
-        message = f"{column.type} doesn't fit into {kind}"
-        raise pyarrow.ArrowInvalid(message)
+    own = column.cast(_filled(column.type, kind))
+    cast = own.cast(kind)
+    if not _is_same(cast.cast(own.type), own):
+        raise pyarrow.ArrowInvalid(_unfit_text(column.type, kind))
     return cast
+
+
+def _filled(kind: Kind, wanted: Kind) -> Kind:
+    """Return the type of values with the wanted one where all values are missing.
+
+    Raises:
+        pyarrow.ArrowInvalid: a cast would make other values of them, such as texts of numbers.
+    """
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    types = pyarrow.types
+    if types.is_null(kind):
+        return wanted
+    if kind.id != wanted.id and not (_is_number(kind) and _is_number(wanted)):
+        raise pyarrow.ArrowInvalid(_unfit_text(kind, wanted))
+    if types.is_struct(kind):
+        known = {field.name: field.type for field in wanted}
+        return pyarrow.struct([(field.name, _filled(field.type, known.get(field.name, field.type))) for field in kind])
+    return pyarrow.list_(_filled(kind.value_type, wanted.value_type)) if types.is_list(kind) else kind
+
+
+def _is_number(kind: Kind) -> bool:
+    types = need("pyarrow", "pyarrow", extra="arrow").types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _unfit_text(kind: Kind, wanted: Kind) -> str:
+    return f"{kind} doesn't fit into {wanted}"
+
+
+def _is_same(one: Column, other: Column) -> bool:
+    """Return whether two columns of a type have the same values; `equals` takes a NaN for another one than itself."""
+    pyarrow, compute = need("pyarrow", "pyarrow", extra="arrow"), need("pyarrow.compute", "pyarrow", extra="arrow")
+    if one.equals(other):
+        return True
+    kind = one.type
+    if not one.is_valid().equals(other.is_valid()):
+        return False
+    if pyarrow.types.is_floating(kind):
+        nans = compute.is_nan(one)
+        numbers = (compute.if_else(nans, None, column) for column in (one, other))
+        return bool(nans.equals(compute.is_nan(other))) and bool(operator.eq(*numbers))
+    if pyarrow.types.is_struct(kind):
+        return all(map(_is_same, one.flatten(), other.flatten()))
+    if pyarrow.types.is_list(kind):
+        lengths = map(compute.list_value_length, (one, other))
+        return bool(operator.eq(*lengths)) and _is_same(one.flatten(), other.flatten())
+    return False
 
 
 def _value_text(name: str, expected: object, value: object, position: int) -> str:

@@ -8,7 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -19,8 +19,11 @@ from penstock._writing._columns import Columnar, fields_of
 from penstock._writing._drafts import Draft
 from penstock._writing._tokens import TokenPairs
 from penstock.errors import UsageError
+from penstock.sources._tar import key_and_field
 
 _BUFFER_BYTES: Final = 1 << 18  # passed to the system at once: each call takes a microsecond
+
+_JSON_VALUES: Final = frozenset((str, int, float, bool, type(None)))
 
 Block = tuple[int, Sequence[Element]]
 """Consecutive elements, after the position of the first."""
@@ -85,10 +88,18 @@ def _members(element: object, position: int) -> tuple[str, Mapping[str, bytes]]:
     """
     fields = dict(fields_of(element, position, "a tar file"))
     key = fields.pop("__key__", f"{position:09}")
-    if not isinstance(key, str) or not key or "." in key.rpartition("/")[2] or key.startswith("/"):
-        raise UsageError(f"__key__ must be text without a dot in its last part; got {key!r} at position {position}")
+    if not isinstance(key, str) or key.startswith("/") or not _comes_back(key, "x"):
+        raise UsageError(
+            "__key__ must be text that can begin the name of a file in a tar file, with a last part that is not empty "
+            f"and has no dot, and outside of a folder such as __meta__; got {key!r} at position {position}"
+        )
+    if not fields:
+        raise UsageError(
+            f"an element in a tar file must have a field beside its __key__; the one at position {position} has none. "
+            "Filter such elements, or add a field in a map."
+        )
     for field in fields:
-        if not field or field != field.lower() or "/" in field or field.startswith("."):
+        if not field or "/" in field or field.startswith(".") or not _comes_back(key, field):
             raise UsageError(
                 f"a field of a tar file must be the lower-case end of a file's name, such as 'jpg'; got {field!r} at "
                 f"position {position}. Rename it in a map."
@@ -96,15 +107,29 @@ def _members(element: object, position: int) -> tuple[str, Mapping[str, bytes]]:
     return key, {field: _content(value, field, position) for field, value in fields.items()}
 
 
+def _comes_back(key: str, field: str) -> bool:
+    """Return whether a reader finds this key and field in the name of their member."""
+    name = f"{key}.{field}"
+    return "\0" not in name and _is_encodable(name, "surrogateescape") and key_and_field(name) == (key, field)
+
+
+def _is_encodable(text: str, errors: str = "strict") -> bool:
+    """Return whether UTF-8 has the text; it has no half of a pair of surrogates."""
+    with contextlib.suppress(UnicodeEncodeError):
+        text.encode("utf-8", errors)
+        return True
+    return False
+
+
 def _content(value: object, field: str, position: int) -> bytes:
-    if isinstance(value, str):
+    if isinstance(value, str) and _is_encodable(value):
         return value.encode()
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if is_array(value) and value.dtype == np.uint8 and value.ndim == 1:
         return value.tobytes()
     raise UsageError(
-        f"a field of a tar file must be bytes or text; field {field!r} at position {position} is a "
+        f"a field of a tar file must be bytes or text that UTF-8 has; field {field!r} at position {position} is a "
         f"{type(value).__name__}. Encode it in a map, for example with json.dumps or numpy.save."
     )
 
@@ -134,16 +159,39 @@ def _line(element: object, position: int) -> bytes:
     """
     try:
         text = json.dumps(element, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        _need_text_keys(element)
+        return text.encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise UsageError(f"JSON has no such value at position {position}: {error}. Convert it in a map.") from error
-    return text.encode() + b"\n"
 
 
 def _plain(value: object) -> object:
-    if is_array(value) or isinstance(value, np.generic):
-        return cast("object", value.tolist())
-    message = f"a {type(value).__name__}"
+    given: Any = value
+    # `tolist` makes a number of a time in nanoseconds, and nothing plain of the longest floats.
+    if isinstance(value, np.ndarray | np.generic) and given.dtype.kind not in "mM" and given.dtype.char not in "gG":
+        return given.tolist()
+    message = f"a {type(given).__name__}"
     raise TypeError(message)
+
+
+def _need_text_keys(value: object) -> None:
+    """Check the keys of all dicts: JSON would make texts of numbers, and of two keys one.
+
+    Raises:
+        TypeError: a key isn't text.
+    """
+    if isinstance(value, dict):
+        for key in cast("dict[object, object]", value):
+            if not isinstance(key, str):
+                message = f"a dict with the key {key!r}, which is no text"
+                raise TypeError(message)
+    held = cast("Any", value)
+    inner: Iterable[object] = (
+        held.values() if isinstance(value, dict) else held if isinstance(value, list | tuple) else ()
+    )
+    for each in inner:
+        if type(each) not in _JSON_VALUES:  # most are these, and need no call
+            _need_text_keys(each)
 
 
 @contextlib.contextmanager

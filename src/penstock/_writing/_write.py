@@ -30,6 +30,7 @@ _VERSION: Final = 2  # of the bytes of shards; a change of it refuses folders th
 _BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
 _MAX_BLOCK: Final = 4096  # elements
 _PART_SECONDS: Final = 0.1  # for the elements that are computed before the progress counts them
+_DIGITS: Final = 5  # of a shard's number in the name of its files; more where there are more shards
 _COUNT: Final = struct.Struct("<q")
 
 Entry: TypeAlias = dict[str, Any]
@@ -182,7 +183,8 @@ class Shards:
         return -(-self.total // self.rows)
 
     def paths_of(self, shard: int) -> list[str]:
-        return [os.path.join(self.folder, f"{shard:05}{suffix}") for suffix in self.format.suffixes]
+        digits = max(_DIGITS, len(str(self.count - 1)))  # so that the names have the order of the shards
+        return [os.path.join(self.folder, f"{shard:0{digits}}{suffix}") for suffix in self.format.suffixes]
 
     def positions_of(self, shard: int) -> range:
         return range(shard * self.rows, min((shard + 1) * self.rows, self.total))

@@ -106,7 +106,7 @@ class Arrays:
     @property
     def fixed_shape(self) -> bool:
         """Whether rows can be written directly into arrays: False for str, bytes and Python objects."""
-        return all(dtype.kind not in "OUSV" for dtype, _ in self._layout)
+        return all(dtype.kind not in "OSTUV" for dtype, _ in self._layout)
 
     def __len__(self) -> int:
         return self._length
@@ -195,7 +195,8 @@ class Arrays:
         """Return a str that changes with names, dtypes, shapes and content.
 
         It covers all content of an array of up to 1 MB, and 64 evenly spread blocks of a larger one. For a memory map
-        it covers the file's name without its folder, and its size; for Python objects, no content.
+        it covers the file's name without its folder, and its size; for Python objects, and texts of any length, no
+        content.
         """
         if self._fingerprint is None:
             digest = hashlib.blake2b(digest_size=16)

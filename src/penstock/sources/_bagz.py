@@ -37,7 +37,7 @@ class Bagz(RecordFiles):
     read by one request. The format has no checksums, but a compressed record that is damaged is found by zstd.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/train-*.bagz"` (sorted by name; files of limits are left out), or a list of

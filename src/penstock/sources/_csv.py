@@ -50,7 +50,7 @@ class Csv(RecordFiles):
     time changes. A record is read by one request and parsed by `csv`. Files must not be compressed.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/**/*.csv"` (sorted by name), or a list of these, in its order.
@@ -123,11 +123,11 @@ class Csv(RecordFiles):
         return record
 
     def _converted(self, field: str, name: str, convert: Convert, key: int) -> object:
-        if convert is bool:
+        if convert is bool or convert is np.bool_:
             truth = _TRUTHS.get(field.strip().lower())
             if truth is None:
                 raise self._corrupt(f"the field {name!r} is {field!r}, not one of true, false, 1 and 0. Fix it.", key)
-            return truth
+            return truth if convert is bool else np.bool_(truth)
         try:
             return convert(field)
         except (ValueError, OverflowError) as error:

@@ -16,7 +16,7 @@ class JsonLines(RecordFiles):
     The standard library's `json` parses the lines; it also accepts NaN and Infinity.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/**/*.jsonl"` (sorted by name), or a list of these, in its order.

@@ -49,7 +49,7 @@ class LitData(RecordFiles):
 
     The first use reads the offsets at the beginning of each chunk, and keeps them in a cache directory until a chunk's
     size or time changes. `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the
-    source. Files must not change while they are read: a changed file raises SourceError.
+    source. Files must not change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         root: the folder with `index.json`: the `output_dir` of `optimize`.

@@ -78,7 +78,7 @@ class MDS(RecordFiles):
     directory until a shard's size or time changes. A record of these is read by one request.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         root: the folder with `index.json`: `local=`, with `split=` below it, of a `StreamingDataset`.

@@ -34,6 +34,7 @@ from penstock.sources._zarr import Zarr, is_zarr
 
 _BEGIN_BYTES: Final = 512
 _SHOWN: Final = 3  # names of files in a message
+_LEFT_BY_WRITE: Final = ["description.json", "manifest.json"]  # of a dataset without elements
 _PART: Final = re.compile(r"-\d+-of-\d+$")  # as in train.tfrecord-00003-of-00010
 
 
@@ -136,6 +137,8 @@ def _source_of_folder(folder: str) -> Source:
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
         return _common(known, folder).open([path for path, _ in known])
+    if names == _LEFT_BY_WRITE:
+        return list[object]()
     if any(map(_is_image, names)):
         return Files(folder)
     if any(_is_image(inner) for path in paths if os.path.isdir(path) for inner in os.listdir(path)):

@@ -115,20 +115,20 @@ def as_keys(keys: Sequence[int] | NDArray[Any]) -> Keys:
         keys: integers, one axis.
 
     Returns:
-        The keys; the same array if it has dtype int64 and one axis.
+        The keys, contiguous; the same array if it is that already, of dtype int64 and one axis.
 
     Raises:
         TypeError: the keys aren't integers along one axis.
     """
     array = np.asarray(keys)
     if array.dtype == np.int64 and array.ndim == 1:
-        return array
+        return array if array.flags.c_contiguous else array.copy()
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         message = f"keys must be integers along one axis; got {array.dtype} of shape {array.shape}"
         raise TypeError(message)
-    return array.astype(np.int64)
+    return array.astype(np.int64, "C")
 
 
 def check_range(keys: Keys, length: int) -> None:

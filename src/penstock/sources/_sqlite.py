@@ -202,6 +202,11 @@ class Sqlite:
             cursor = self._connection().handle.execute(self._listing)
             while rows := cursor.fetchmany(_LISTED):
                 keys = [row[0] for row in rows]
+                if None in keys:
+                    raise UsageError(
+                        f"each row must have a key; {self._listing!r} of {self._path!r} returns a NULL. A view has no "
+                        "rowid: pass a query of one row, and keys= with a unique column."
+                    )
                 parts.append(np.array(keys, np.int64) if all(type(key) is int for key in keys) else keys)
         except _FAILURES as error:
             raise self._error_of(error, f"the keys of rows can't be listed by {self._listing!r}") from error

@@ -77,7 +77,7 @@ class Tar(RecordFiles):
     file at some places.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/train-*.tar"` (sorted by name), or a list of these, in its order. A path
@@ -153,7 +153,7 @@ def record_of(content: bytes) -> dict[str, Any]:
         if member is None:
             break
         name, is_file, begin, data, size, position = member
-        named = _split(name) if is_file else None
+        named = key_and_field(name) if is_file else None
         if named is not None:
             key, field = named
             if record.setdefault("__key__", key) != key or field in record:
@@ -336,7 +336,7 @@ def _record_offsets(
             break
         advance(member.next - position)
         position = member.next
-        named = _split(member.name) if member.is_file else None
+        named = key_and_field(member.name) if member.is_file else None
         if named is not None:
             records.add(member, *named)
     else:
@@ -557,7 +557,7 @@ def _extended(content: bytes, kind: int, position: int, known: tuple[str, int]) 
     return pax.get("path", known[0]), int(size) if size else known[1]
 
 
-def _split(name: str) -> tuple[str, str] | None:
+def key_and_field(name: str) -> tuple[str, str] | None:
     """Return the key and the field of a member's name, or None if it is left out."""
     begin = name.rfind("/") + 1
     dot = name.find(".", begin)

@@ -61,7 +61,7 @@ class TFRecord(RecordFiles):
     content. Files must not be compressed: a compressed file has no random access.
 
     `close`, or the end of a `with` block, closes the source's descriptors; so does dropping the source. Files must not
-    change while they are read: a changed file raises SourceError.
+    change while they are read: a changed file that is opened raises SourceError.
 
     Args:
         paths: a path, a glob such as `"data/train-*.tfrecord"` (sorted by name), or a list of these, in its order.

@@ -203,20 +203,22 @@ class _Column:
 
     Attributes:
         name: with its groups; "" for the only array of a store.
-        dtype: of its values in memory, by its name.
+        dtype: of its values in memory, as text.
+        value_bytes: the size of a value.
         shape: of a row.
         chunk_rows: the rows of a chunk, or of a shard that is read as a whole.
     """
 
     name: str
     dtype: str
+    value_bytes: int
     shape: tuple[int, ...]
     chunk_rows: int
 
     @property
     def row_bytes(self) -> int:
         """The size of a row in bytes, at least 1."""
-        return max(1, math.prod(self.shape) * np.dtype(self.dtype).itemsize)
+        return max(1, math.prod(self.shape) * self.value_bytes)
 
     @property
     def described(self) -> str:
@@ -319,7 +321,7 @@ def _column_of(name: str, array: _Array) -> _Column:
     rows = int(array.chunks[0])
     if array.shards is not None and math.prod(array.shards) * dtype.itemsize <= _SHARD_BYTES:
         rows = int(array.shards[0])
-    return _Column(name, str(dtype) if dtype.kind != "T" else "T", shape, max(1, rows))
+    return _Column(name, str(dtype) if dtype.kind != "T" else "T", dtype.itemsize, shape, max(1, rows))
 
 
 def _bytes_of(values: NDArray[Any]) -> int:
