@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     import torch
 
+_OF_NUMPY: Final = frozenset(
+    f"{kind}{bits}" for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64))) for bits in sizes
+) | {"bool", "float16", "float32", "float64", "complex64", "complex128"}
 ITEM_BYTES: Final[Mapping[str, int]] = {
     "bool": 1,
     "uint8": 1,
@@ -208,10 +211,11 @@ def tensors_over(arrays: Iterable[NDArray[Any]], name: str) -> "list[torch.Tenso
 
 @cache
 def _integers_for(dtype: "torch.dtype") -> "torch.dtype | None":
-    """Return the integers as which NumPy sees tensors of a dtype; None if it has the dtype itself."""
-    try:
-        np.dtype(str(dtype).removeprefix("torch."))
-    except TypeError:
-        integers: torch.dtype = getattr(torch_module(), f"int{8 * dtype.itemsize}")
-        return integers
-    return None
+    """Return the integers as which NumPy sees tensors of a dtype; None if it has the dtype itself.
+
+    Packages add dtypes to NumPy, such as bfloat16, so `numpy.dtype` would answer otherwise in another process.
+    """
+    if str(dtype).removeprefix("torch.") in _OF_NUMPY:
+        return None
+    integers: torch.dtype = getattr(torch_module(), f"int{8 * dtype.itemsize}")
+    return integers

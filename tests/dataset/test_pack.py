@@ -104,6 +104,16 @@ def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers:
     )
 
 
+@pytest.mark.parametrize("dtype", ["U4", "S4", "?", "M8[s]"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_the_padding_is_the_zero_of_the_dtype(dtype: str, *, planned: bool) -> None:
+    """Of texts it is the empty one."""
+    texts = ps.range(3).map(lambda number: np.full(number + 1, 1, "i8").astype(dtype))
+    packed = texts.pack(4, lengths=[1, 2, 3] if planned else None)
+    assert digests(packed) == digests(ps.Loader(packed))
+    assert all(sequence["tokens"][-1] == np.zeros((), dtype) for sequence in packed if sequence["segment_ids"][-1] == 0)
+
+
 def test_sequences_have_little_padding() -> None:
     """Documents of mixed lengths leave at most 2 % of padding, and planned ones hardly any."""
     spread = ps.range(2000).random_map(lambda _, rng: int(np.clip(rng.lognormal(5.9, 1), 1, 20_000)))

@@ -97,6 +97,7 @@ def test_a_bad_file_is_named_or_left_out() -> None:
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), None, "scale must be two numbers"),
         (lambda: RandomResizedCrop(8, flip=2), None, "flip must be a probability"),
         (lambda: Decode(8, key="jpg"), b"", "with key='jpg' an element must be a dict; got a bytes"),
+        (lambda: Decode(8, key="file"), {**files(1)[0], "image": 1}, "a leaf name='image' beside key='file'"),
         (lambda: Decode(8, key="jpg"), {"png": b""}, r"got key='jpg', and the element has \['png'\]"),
     ],
 )

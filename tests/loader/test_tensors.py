@@ -176,3 +176,17 @@ def test_a_write_to_one_batch_is_not_a_write_to_another(place: dict[str, Any]) -
         batch.zero_()
     loss.backward()
     assert weight.grad.tolist() == [sum(range(first, 300, 6)) for first in range(3)]
+
+
+@in_places("processes", "isolated processes")
+def test_dtypes_that_a_package_adds_to_numpy_change_nothing(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages such as ml_dtypes add them in this process alone, under names that tensors have, too."""
+    dataset = ps.range(6).batch(3).map(lambda rows: _counted(rows).to(torch.float8_e4m3fnuz))
+    with ps.Loader(dataset, **place) as loader:
+        iterator = iter(loader)
+        found = [next(iterator)]
+        monkeypatch.setitem(np.sctypeDict, "float8_e4m3fnuz", np.uint8)
+        found += iterator
+    assert [_described(batch, strides=True) for batch in found] == [_described(each, strides=True) for each in dataset]

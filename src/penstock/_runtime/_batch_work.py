@@ -43,7 +43,7 @@ from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves
-from penstock.batching import Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
+from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
 
 _PLACES_BYTES: Final = 8192  # more than what is sent of the batches of a job, beside their arrays
@@ -333,12 +333,23 @@ def _whole_batches(rows: int, bounds: Sequence[int]) -> Sequence[int]:
 
 
 def _copied_out(batch: Element, copied_bytes: int) -> Element:
-    """Return a batch with its small arrays copied; the batch itself, if its type can't be built of other leaves."""
+    """Return a batch with its small arrays copied; the batch itself, if its type can't be built of other leaves.
+
+    An array that is there twice is one array in the copy, too.
+    """
+    copies: dict[int, Column] = {}
+
+    def copy(leaf: Column) -> Column:
+        found = copies.get(id(leaf))
+        if found is None:
+            found = copies[id(leaf)] = copied(leaf, copied_bytes)
+        return found
+
     arrays = _named_arrays(batch)
     if arrays is not None:  # the usual form; what follows takes longer
-        return {name: copied(array, copied_bytes) for name, array in arrays.items()}
+        return {name: copy(array) for name, array in arrays.items()}
     with contextlib.suppress(UsageError):
-        return map_leaves(lambda leaf: copied(leaf, copied_bytes), batch)
+        return map_leaves(copy, batch)
     return batch
 
 

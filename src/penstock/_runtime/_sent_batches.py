@@ -291,7 +291,8 @@ def _repeats(leaves: Sequence[Any]) -> bool:
 def is_plain(array: NDArray[Any]) -> bool:
     """Return whether nothing is lost if only the array's shape, dtype and bytes are sent."""
     dtype = array.dtype
-    if dtype.kind not in _KINDS or not dtype.isnative or dtype.metadata is not None:
+    # Another package's dtype may have the text of one of NumPy's.
+    if dtype.kind not in _KINDS or dtype.isbuiltin != 1 or not dtype.isnative or dtype.metadata is not None:
         return False
     return array.ndim > 0 and not _is_read_only_or_fortran(array)
 

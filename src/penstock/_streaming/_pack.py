@@ -46,7 +46,7 @@ from penstock._streaming._stage import (
     refuse,
     where_read,
 )
-from penstock.batching import Form, Packing, array_bytes, extra_names, form_of, lengths_of, together
+from penstock.batching import Form, Packing, array_bytes, extra_names, form_of, lengths_of, padding_token, together
 from penstock.errors import GraphError
 
 
@@ -233,7 +233,7 @@ def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement
     for number, (name, dtype) in enumerate(zip(form.features, form.dtypes, strict=True)):
         column = 0 if packing.is_shared else number
         room = packing.features[column][1]
-        element[name] = np.full(room, packing.padding(name), dtype)
+        element[name] = np.full(room, padding_token(packing.padding(name), dtype), dtype)
         ids, positions = np.zeros(room, np.int32), np.zeros(room, np.int32)
         at = 0
         for segment, piece in enumerate(sequence.pieces, start=1):

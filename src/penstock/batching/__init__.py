@@ -46,6 +46,7 @@ from penstock.batching._merge import stack as stack
 from penstock.batching._pack import STREAMING_BINS as STREAMING_BINS
 from penstock.batching._pack import OpenBins as OpenBins
 from penstock.batching._pack import assign_best_fit as assign_best_fit
+from penstock.batching._pack import padding_token as padding_token
 from penstock.batching._pack import plan_packing as plan_packing
 from penstock.batching._pack import whole_pieces as whole_pieces
 from penstock.batching._packing import Form as Form

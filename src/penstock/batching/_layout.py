@@ -145,8 +145,22 @@ def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], 
 
 
 def copied(leaf: Column, max_bytes: int) -> Column:
-    """Return a copy of an array of at most `max_bytes`, and any other column unchanged."""
-    return leaf.copy() if is_array(leaf) and leaf.nbytes <= max_bytes else leaf
+    """Return a copy of an array of at most `max_bytes`, and any other column unchanged.
+
+    The order of axes stays, and so do the bytes between the fields of a structured dtype and the flag for writes.
+    """
+    if not is_array(leaf) or leaf.nbytes > max_bytes:
+        return leaf
+    made = leaf.copy("K") if leaf.dtype.names is None or leaf.dtype.hasobject else _copied_bytes(leaf)
+    if not leaf.flags.writeable:
+        made.flags.writeable = False
+    return made
+
+
+def _copied_bytes(array: NDArray[Any]) -> NDArray[Any]:
+    made, items = np.empty_like(array), np.dtype(f"V{array.dtype.itemsize}")
+    made.view(items)[...] = array.view(items)
+    return made
 
 
 def _rows_of_each(bounds: Sequence[int]) -> int:

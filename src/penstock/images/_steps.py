@@ -186,10 +186,19 @@ def _images_of(elements: Sequence[object], key: str | None) -> Sequence[object]:
 
 
 def _results(elements: Sequence[object], images: list[Any], key: str | None, name: str) -> list[Element]:
-    """Return the images, or the elements with the image in place of the leaf that had the bytes."""
+    """Return the images, or the elements with the image in place of the leaf that had the bytes.
+
+    Raises:
+        UsageError: an element has another leaf of the image's name.
+    """
     if key is None:
         return images
     given = cast("Sequence[Mapping[str, object]]", elements)
+    if name != key and any(name in element for element in given):
+        raise UsageError(
+            f"the image needs a name of its own; the element has a leaf name={name!r} beside key={key!r}. Pass another "
+            f"name, or name={key!r}, or leave that leaf out in a map."
+        )
     return [
         {name if leaf == key else leaf: image if leaf == key else value for leaf, value in element.items()}
         for element, image in zip(given, images, strict=True)

@@ -118,11 +118,11 @@ def test_batches_arrive_as_functions_returned_them(rows: str, num_workers: int) 
 def test_batches_of_threads_are_as_functions_returned_them(*, copy: bool) -> None:
     """Also where small arrays are copied out of the memory of other batches, so that they don't keep it."""
     dataset = ps.range(900).batch(4, remainder="keep").map(functions.batch_of_a_kind)
-    inline = [digest(batch) for batch in ps.Loader(dataset)]
+    inline = [described(batch) for batch in ps.Loader(dataset)]
     with ps.Loader(dataset, num_workers=2, workers="threads", copy=copy) as loader:
         for _ in range(3):
             batches = list(loader)
-            assert [digest(batch) for batch in batches] == inline
+            assert [described(batch) for batch in batches] == inline
             bases = [leaf.base for batch in batches for leaf in leaves_of(batch) if leaf.base is not None]
             assert all(len(memoryview(base)) <= 200 for base in bases)
 
