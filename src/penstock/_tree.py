@@ -116,8 +116,11 @@ def unflatten_each(structure: Structure, leaves: Sequence[Sequence[object]], cou
 def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
     """Return the element with `function` applied to each of its leaves; all containers keep their types.
 
+    A dataclass keeps its other attributes, and its constructor isn't called: a `__post_init__` that has changed the
+    fields would change them again.
+
     Raises:
-        UsageError: an instance of a subclass of dict, list or tuple can't be copied with other leaves.
+        UsageError: a dataclass, or an instance of a subclass of dict, list or tuple, can't be copied with other leaves.
 
     Example:
         >>> map_leaves(str, {"b": 1, "a": (2, 3)})
@@ -129,9 +132,32 @@ def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
     container, keys, children = parts
     before = list(children)
     made = [map_leaves(function, child) for child in before]
+    if hasattr(container, "__dataclass_fields__"):
+        return _dataclass_like(element, keys, made)
     if container is type(element):
         return _filled(container, keys, made)
     return _like(element, container, keys, before, made)
+
+
+def runs_code(structure: Structure) -> bool:
+    """Return whether an element of this structure can't be built twice: a dataclass in it has a `__post_init__`."""
+    return hasattr(structure.container, "__post_init__") or any(map(runs_code, structure.children))
+
+
+def _dataclass_like(part: object, names: tuple[Hashable, ...], made: list[Any]) -> object:
+    """Return a copy of a dataclass with other values in its fields."""
+    twin: object = None
+    with Caught(Exception) as caught:  # the type's own code may raise anything
+        twin = copy.copy(part)
+        for name, value in zip(names, made, strict=True):
+            object.__setattr__(twin, str(name), value)  # also where it is frozen
+    if caught.error is not None:
+        kind, cause = type(part).__qualname__, caught.taken()
+        raise UsageError(
+            f"a dataclass inside an element must be copyable; got {kind} ({type(cause).__name__}: {cause}). Return a "
+            "dict or a named tuple from .map instead."
+        ) from cause
+    return twin
 
 
 def _like(part: object, container: type, keys: tuple[Hashable, ...], before: list[Any], made: list[Any]) -> object:

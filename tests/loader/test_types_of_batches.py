@@ -172,3 +172,49 @@ def test_an_element_that_is_taken_twice_keeps_its_type() -> None:
     dataset = ps.range(4).map(Numbers()).flat_map(lambda element: [element], counts=[1] * 4).select([1, 1, 2])
     with ps.Loader(dataset) as loader:
         assert [type(element) for element in loader] == [Attributes] * 3
+
+
+@dataclass
+class Brightened:
+    """A dataclass whose constructor changes its values."""
+
+    image: Any
+    label: Any
+
+    def __post_init__(self) -> None:
+        self.image = np.asarray(self.image) + 1
+        self.shown = str(self.label)
+
+
+def brightened(number: int) -> Brightened:
+    """Return a small image."""
+    return Brightened(np.full(3, number), number)
+
+
+def large(number: int) -> Brightened:
+    """Return an image of a megabyte."""
+    return Brightened(np.full((1024, 1024), number, np.uint8), number)
+
+
+def first(value: Any) -> tuple[Any, ...]:
+    """Return what shows how often a value was constructed."""
+    return value.__class__, value.image.reshape(-1)[0].item(), value.image.dtype, value.shown
+
+
+@in_places("inline", "threads", "processes", "isolated", "isolated processes")
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        ps.range(12).map(brightened),
+        ps.range(6).map(large),
+        ps.range(12).map(brightened).batch(2),
+        ps.range(12).map(brightened).batch(2).map(lambda batch: batch),
+        ps.range(12).batch(2).map(lambda batch: Brightened(batch, 1)),
+        ps.range(12).map(brightened).filter(bool).batch(2).map(lambda batch: batch),
+    ],
+    ids=["elements", "large elements", "batches", "a function above", "made above", "in order"],
+)
+def test_a_constructor_runs_where_a_function_or_a_merge_calls_it(dataset: ps.Dataset[Any], place: Any) -> None:
+    """No copy of a dataclass, and no way to another process, calls it again."""
+    with ps.Loader(dataset, **place) as loader:
+        assert list(map(first, loader)) == list(map(first, dataset))

@@ -42,7 +42,7 @@ from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work
 from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
-from penstock._tree import is_array, map_leaves
+from penstock._tree import is_array, map_leaves, runs_code
 from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
 from penstock.errors import InternalError, UsageError
 
@@ -287,6 +287,8 @@ class BatchWork(Work):
         if self.shape.has_merge or self._makes_batches or self.layout is None or step is None or has_mask:
             return None
         if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
+            return None
+        if runs_code(self.layout.structure):  # for each batch, not for all rows
             return None
         return self.layout.batch(self._columns), self._bounds
 

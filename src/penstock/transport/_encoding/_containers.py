@@ -103,7 +103,8 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
         part: the part.
         leaves: the list to which its leaves are appended, in order.
         depth: the number of containers around it.
-        keeps_types: whether instances of subclasses of dict, list and tuple become leaves; pickle keeps their types.
+        keeps_types: whether instances of subclasses of dict, list and tuple become leaves, and dataclasses with a
+            `__post_init__`, too: pickle keeps their types, and calls no constructor, which would change values again.
 
     Returns:
         Its structure.
@@ -111,7 +112,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
     Raises:
         UsageError: it is nested too deeply, or the result of a registered `flatten` is invalid.
     """
-    opened = None if keeps_types and _is_subclass(part) else _open(part)
+    opened = None if keeps_types and _is_for_pickle(part) else _open(part)
     if opened is None:
         leaves.append(part)
         return None
@@ -197,12 +198,17 @@ def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
     return build
 
 
-def _is_subclass(part: object) -> bool:
-    """Return whether a part is of a subclass of dict, list or tuple that is neither a named tuple nor registered."""
+def _is_for_pickle(part: object) -> bool:
+    """Return whether a part, whose type isn't registered, would be another one if it was built from its children.
+
+    That is so for subclasses of dict, list and tuple, but not for named tuples, and for dataclasses that compute more.
+    """
     kind = type(part)
-    if kind in _BUILT_IN or not isinstance(part, dict | list | tuple):
+    if kind in _BUILT_IN or kind in _BY_TYPE:
         return False
-    return kind not in _BY_TYPE and not hasattr(kind, "_fields")
+    if isinstance(part, dict | list | tuple):
+        return not hasattr(kind, "_fields")
+    return hasattr(kind, "__dataclass_fields__") and hasattr(kind, "__post_init__")
 
 
 def _open(part: object) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:
