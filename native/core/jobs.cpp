@@ -17,6 +17,7 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t max_at_once = std::size_t{1} << 30;  // systems read at most about 2 GiB in one call
+constexpr std::size_t part_bytes = std::size_t{1} << 16;   // of a file without a known size
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -60,11 +61,33 @@ void ReadFile::fail_at(std::uint64_t end) const {
     file_.fail(EIO, "the file ends at byte " + std::to_string(end) + ", and " + range() + " were requested");
 }
 
+std::size_t ReadFile::read_some(int descriptor, std::uint64_t begin, std::span<std::byte> place) const {
+    while (true) {
+        const ssize_t count =
+            ::pread(descriptor, place.data(), std::min(place.size(), max_at_once), static_cast<off_t>(begin));
+        if (count >= 0) return static_cast<std::size_t>(count);
+        if (errno != EINTR) file_.fail(errno, reason(errno) + ", for " + range());
+    }
+}
+
+void ReadFile::read_to_end(int descriptor, bool is_device) {
+    std::vector<std::byte> found;
+    std::vector<std::byte> part(part_bytes);
+    while (const std::size_t count = read_some(descriptor, start_ + found.size(), part)) {
+        if (is_device) file_.fail(EINVAL, "a device may have no end, and " + range() + " were requested; give a size");
+        found.insert(found.end(), part.begin(), part.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    std::shared_ptr<std::byte[]> own = fresh(found.size());
+    std::copy(found.begin(), found.end(), own.get());
+    result_ = finished(std::move(own), found.size());
+}
+
 void ReadFile::run() {
     const int descriptor = file_.open(range());
     struct stat status{};
     if (::fstat(descriptor, &status) != 0) file_.fail(errno, reason(errno) + ", for the size of the file");
     const auto end = static_cast<std::uint64_t>(std::max<off_t>(status.st_size, 0));
+    if (!size_ && end == 0) return read_to_end(descriptor, S_ISCHR(status.st_mode));
     if (!size_) size_ = end > start_ ? end - start_ : 0;
     // Before memory is allocated for bytes beyond the end. Some files of the system report 0 bytes, and have more.
     if (S_ISREG(status.st_mode) && end > 0 && *size_ > 0 && (start_ > end || *size_ > end - start_)) fail_at(end);
@@ -75,12 +98,9 @@ void ReadFile::run() {
     }
     std::size_t done = 0;
     while (done < out_.size()) {
-        const ssize_t count = ::pread(descriptor, out_.data() + done, std::min(out_.size() - done, max_at_once),
-                                      static_cast<off_t>(start_ + done));
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) file_.fail(errno, reason(errno) + ", for " + range());
+        const std::size_t count = read_some(descriptor, start_ + done, out_.subspan(done));
         if (count == 0) fail_at(start_ + done);
-        done += static_cast<std::size_t>(count);
+        done += count;
     }
     if (!given_) result_ = finished(std::move(own), done);
 }

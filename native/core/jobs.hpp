@@ -83,6 +83,10 @@ class ReadFile final : public Work {
 
   private:
     std::string range() const;
+    // Reads up to the size of `place`; returns 0 at the end of the file.
+    std::size_t read_some(int descriptor, std::uint64_t begin, std::span<std::byte> place) const;
+    // Reads a file that reports no size: an empty one, one of the system, or a device.
+    void read_to_end(int descriptor, bool is_device);
     [[noreturn]] void fail_at(std::uint64_t end) const;
 
     File file_;

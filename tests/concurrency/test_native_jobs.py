@@ -1,5 +1,6 @@
 """Jobs have the results of Python's own functions, on any buffers, and refuse impossible arguments."""
 
+import ctypes
 import os
 import zlib
 from pathlib import Path
@@ -18,6 +19,7 @@ from penstock.transport import Bytes
 from tests.concurrency.loops import run_jobs
 
 LINUX = Path("/proc/self/comm").exists()
+LONG = Path("/proc/kallsyms")  # it reports a size of 0, and has megabytes
 DTYPES = [np.uint8, np.int16, np.float32, np.complex128, np.bool_, "datetime64[ns]", "S5", [("a", "i2"), ("b", "f8")]]
 
 
@@ -94,6 +96,30 @@ def test_files_without_a_known_size(file: Path) -> None:
     assert isinstance(failed, OSError)
     assert "ends at byte 10000" in str(failed)
     assert len(named) == 4
+
+
+@pytest.mark.skipif(not LINUX, reason="no file without a known size")
+def test_files_without_a_known_size_are_read_to_their_end(tmp_path: Path) -> None:
+    """Without a range, a file that reports a size of 0 is read to its end; a device has none, unless it is empty."""
+    empty, pipe = tmp_path / "empty", os.pipe()
+    empty.touch()
+    long = LONG if LONG.exists() else Path("/proc/version")
+    found, rest, nothing, null, zeros, piped = run_jobs(
+        NativeJob.read_file(long),
+        NativeJob.read_file("/proc/version", 6),
+        NativeJob.read_file(empty),
+        NativeJob.read_file("/dev/null"),
+        NativeJob.read_file("/dev/zero", 3),
+        NativeJob.read_file(pipe[0]),
+    )
+    assert found == long.read_bytes()
+    assert rest == Path("/proc/version").read_bytes()[6:]
+    assert (bytes(nothing), bytes(null)) == (b"", b"")
+    assert isinstance(zeros, OSError)
+    assert "a device may have no end, and bytes [3, end) were requested" in str(zeros)
+    assert isinstance(piped, OSError)
+    for end in pipe:
+        os.close(end)
 
 
 def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
@@ -200,3 +226,46 @@ def test_impossible_jobs_are_refused(make: Any) -> None:
     """A job that can't be done is refused when it is made, with the remedy."""
     with pytest.raises(UsageError, match="got"):
         make()
+
+
+OBJECTS: Any = np.array([[None, 1], ["a", 2]], object)
+FIELDS: Any = np.zeros(2, [("number", "i4"), ("object", "O")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NativeJob.read_file("f", out=OBJECTS),
+        lambda: NativeJob.copy(OBJECTS, bytearray(32)),
+        lambda: NativeJob.copy(bytes(32), memoryview(OBJECTS)),
+        lambda: NativeJob.copy(memoryview(FIELDS), bytearray(24)),
+        lambda: NativeJob.copy((ctypes.py_object * 2)(), bytearray(16)),
+        lambda: NativeJob.stack([OBJECTS, OBJECTS], np.empty((2, 2, 2), object)),
+        lambda: NativeJob.stack([FIELDS], np.zeros((1, 2), FIELDS.dtype)),
+        lambda: NativeJob.gather(OBJECTS, np.zeros(1, int), out=np.empty((1, 2), object)),
+        lambda: NativeJob.crc32(OBJECTS),
+        lambda: NativeJob.xxh3_64(FIELDS),
+        lambda: NativeJob.decompress(OBJECTS),
+        lambda: NativeJob.decompress(zlib.compress(bytes(32)), out=OBJECTS),
+    ],
+)
+def test_python_objects_are_refused(make: Any) -> None:
+    """A job copies bytes and counts no references, so it refuses buffers with Python objects."""
+    with pytest.raises(UsageError, match="no Python objects; got"):
+        make()
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="needs NumPy 2")
+def test_texts_of_any_length_are_refused() -> None:
+    """Rows of a StringDType refer to memory of their array, and are refused like Python objects."""
+    texts: Any = np.array(["a", "b" * 100], "T")
+    with pytest.raises(UsageError, match="no Python objects; got"):
+        NativeJob.gather(texts, np.zeros(2, int), out=np.empty_like(texts))
+
+
+def test_names_of_fields_are_no_objects() -> None:
+    """A field whose name has the letter of objects is no object."""
+    rows: Any = np.ones(2, [("O", "i4")])
+    out = bytearray(8)
+    run_jobs(NativeJob.copy(memoryview(rows), out))
+    assert out == rows.tobytes()

@@ -5,11 +5,14 @@ Guarantees:
     freed or resized meanwhile, even if all other references to them are dropped. A thread of Python releases them.
   - A job runs once. The content of buffers that it writes is undefined until its future has a result, and after a
     failure.
+  - A job copies bytes and counts no references, so its buffers hold no Python objects.
   - Nothing is locked: if two jobs, or a job and Python, write the same bytes at the same time, the result is either's.
 """
 
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast, final, overload
 
 import numpy as np
@@ -27,12 +30,13 @@ if TYPE_CHECKING:
     _Out = TypeVar("_Out", bound=_Memory)
 
 Result = TypeVar("Result", covariant=True)
-_Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype
+_Array = TypeVar("_Array", bound=NDArray[Any])  # of any dtype without Python objects
 
 _Codec: TypeAlias = Literal["zlib", "gzip", "deflate", "zstd"]
 
 _LARGEST = 2**63 - 1  # the largest file offset
 _GIBIBYTE = 2**30
+_FIELD_NAME = re.compile(":[^:]*:")  # in the format of a buffer
 
 
 @final
@@ -76,9 +80,10 @@ class NativeJob(Generic[Result]):
             file: a path, opened when the job runs; or the descriptor of an open file, whose own position isn't used or
                 moved, and which may be closed as soon as the job is made.
             start: the first byte.
-            size: how many bytes; None reads as many as `out` has, or all from `start` to the end of the file.
-            out: the destination, a writable C-contiguous buffer of any items, such as an array or a slot of an arena.
-                Default None: new memory.
+            size: how many bytes; None reads as many as `out` has, or all from `start` to the end of the file, also of a
+                file that reports no size, such as those in /proc. A device needs a size, unless it is empty.
+            out: the destination, a writable C-contiguous buffer of any items but Python objects, such as an array or a
+                slot of an arena. Default None: new memory.
 
         Returns:
             A job whose result is `out`, or new `Bytes`. If the file can't be read, or ends before the range does, it
@@ -109,6 +114,7 @@ class NativeJob(Generic[Result]):
         path = b"" if isinstance(file, int) else os.fsencode(file)
         if b"\0" in path:
             raise UsageError(f"a path must have no null character; got {file!r}. Pass the path without it")
+        _check_plain(out=out)
         where = f"[{start}, {'end' if size is None else last}) of {file!r}"
         try:
             if isinstance(file, int):
@@ -127,7 +133,7 @@ class NativeJob(Generic[Result]):
         """Return a job that copies bytes, even if the two buffers overlap.
 
         Args:
-            source: a C-contiguous buffer of any items.
+            source: a C-contiguous buffer of any items but Python objects.
             out: a writable C-contiguous buffer of as many bytes.
 
         Returns:
@@ -140,6 +146,7 @@ class NativeJob(Generic[Result]):
             >>> NativeJob.copy(b"abc", bytearray(3))
             <NativeJob: copy 3 bytes>
         """
+        _check_plain(source=source, out=out)
         try:
             native = _native.copy_job(source, out)
         except (TypeError, ValueError) as error:
@@ -155,8 +162,8 @@ class NativeJob(Generic[Result]):
         """Return a job that copies arrays into the rows of a batch, as `np.stack` does along the first axis.
 
         Args:
-            arrays: a list or tuple of C-contiguous arrays of one shape, of any dtype.
-            out: a C-contiguous array of shape (len(arrays), *shape) and of that dtype, which overlaps none of them.
+            arrays: a list or tuple of C-contiguous arrays of one shape and dtype, without Python objects.
+            out: a C-contiguous array of shape (len(arrays), *shape) and that dtype, which overlaps none of them.
 
         Returns:
             A job whose result is `out`.
@@ -168,6 +175,7 @@ class NativeJob(Generic[Result]):
             >>> NativeJob.stack([np.zeros(3), np.ones(3)], np.empty((2, 3)))
             <NativeJob: stack 2 arrays>
         """
+        _check_plain(out=out)
         try:
             native = _native.stack_job(arrays, out)
         except (TypeError, ValueError, AttributeError) as error:
@@ -183,7 +191,7 @@ class NativeJob(Generic[Result]):
         """Return a job that copies rows of an array by their numbers, as `np.take(source, keys, axis=0)` does.
 
         Args:
-            source: a C-contiguous array of at least one axis; it may be memory-mapped.
+            source: a C-contiguous array of at least one axis, without Python objects; it may be memory-mapped.
             keys: integers that fit int64, of shape (n,), of which a copy is taken; each in [0, len(source)).
             out: a C-contiguous array of shape (n, *source.shape[1:]) and the dtype of `source`, which it doesn't
                 overlap.
@@ -199,6 +207,7 @@ class NativeJob(Generic[Result]):
             >>> NativeJob.gather(np.arange(10), np.array([3, 1]), out=np.empty(2, np.int64))
             <NativeJob: gather 2 rows>
         """
+        _check_plain(source=source, out=out)
         try:
             numbers = np.asarray(keys).astype(np.int64, casting="safe", copy=False)
             native = _native.gather_job(source, np.ascontiguousarray(numbers), out)
@@ -216,7 +225,7 @@ class NativeJob(Generic[Result]):
         """Return a job that computes the same checksum as `zlib.crc32`.
 
         Args:
-            source: a C-contiguous buffer of any items.
+            source: a C-contiguous buffer of any items but Python objects.
             initial: the checksum of the preceding bytes, in [0, 2**32).
 
         Returns:
@@ -234,6 +243,7 @@ class NativeJob(Generic[Result]):
             >>> hex(asyncio.run(checksum(b"123456789")))
             '0xcbf43926'
         """
+        _check_plain(source=source)
         try:
             native = _native.checksum_job(source, initial)
         except (TypeError, ValueError) as error:
@@ -250,7 +260,7 @@ class NativeJob(Generic[Result]):
         The system's xxHash computes it, version 0.8 or newer.
 
         Args:
-            source: a C-contiguous buffer of any items.
+            source: a C-contiguous buffer of any items but Python objects.
             seed: selects one hash of the family, in [0, 2**64).
 
         Returns:
@@ -269,6 +279,7 @@ class NativeJob(Generic[Result]):
             >>> hex(asyncio.run(hashed(b"")))
             '0x2d06800538d394c2'
         """
+        _check_plain(source=source)
         try:
             native = _native.xxh3_job(source, seed)
         except (TypeError, ValueError) as error:
@@ -307,12 +318,13 @@ class NativeJob(Generic[Result]):
         The system's zlib, or its zstd (1.4 or newer), decompresses it; no package of Python is needed.
 
         Args:
-            source: a C-contiguous buffer of any items, such as the `Bytes` of a job that has read it; not copied.
+            source: a C-contiguous buffer of any items but Python objects, such as the `Bytes` of a job that has read
+                it; not copied.
             codec: `zlib` or `deflate` (raw, without header or checksum) for one stream; `gzip` for members, or `zstd`
                 for frames, whose outputs are concatenated.
             size: the exact size of the output in bytes. Default None: the size of `out`, or any.
-            out: the destination, a writable C-contiguous buffer of any items that doesn't overlap the source. Default
-                None: new memory.
+            out: the destination, a writable C-contiguous buffer of any items but Python objects, which doesn't overlap
+                the source. Default None: new memory.
             max_size: the most bytes that the output may have, if neither `size` nor `out` is given. Default 1 GiB. A
                 few bytes of input can claim an output of any size; no more memory than this is taken.
 
@@ -334,6 +346,7 @@ class NativeJob(Generic[Result]):
             >>> asyncio.run(decompressed(zlib.compress(b"penstock")))
             b'penstock'
         """
+        _check_plain(source=source, out=out)
         try:
             native = _native.decompress_job(source, codec, size, out, max_size)
         except (TypeError, ValueError) as error:
@@ -377,6 +390,30 @@ class NativeJob(Generic[Result]):
                 f"({error}). Make a new one in the extension: penstock::to_capsule(penstock::make_job(...))"
             ) from error
         return NativeJob(native, "of an extension")
+
+
+def _check_plain(**buffers: object) -> None:
+    """Check that buffers, by the names of their arguments, hold no Python objects: a copy would not count references.
+
+    Raises:
+        UsageError: one does.
+    """
+    for name, buffer in buffers.items():
+        if _holds_objects(buffer):
+            raise UsageError(
+                f"a native job copies bytes, so its buffers must hold no Python objects; got {name}="
+                f"{_described(buffer)}. Pass an array of numbers, or copy by NumPy"
+            )
+
+
+def _holds_objects(buffer: object) -> bool:
+    known = getattr(getattr(buffer, "dtype", None), "hasobject", None)
+    if known is not None:
+        return bool(known)
+    layout = ""
+    with suppress(TypeError, ValueError, BufferError):  # no buffer, which the job itself refuses
+        layout = memoryview(cast("Buffer", buffer)).format
+    return "O" in layout and "O" in _FIELD_NAME.sub("", layout)
 
 
 def _described(value: object) -> str:
