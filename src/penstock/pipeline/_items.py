@@ -29,6 +29,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, cast
 
+from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import error_text
 from penstock._tree import flatten
@@ -88,15 +89,34 @@ class DroppedItem:
 
 
 def size_of(item: object) -> int:
-    """Return the size of an item in bytes: `nbytes` of its arrays, `sys.getsizeof` of its other leaves."""
+    """Return the size of an item in bytes: `nbytes` of its arrays, `sys.getsizeof` of its other leaves.
+
+    An item that can't be taken apart, such as a list that contains itself, counts as one leaf.
+    """
     if type(item) in _PLAIN:
         return sys.getsizeof(item)
-    return sum(_leaf_size(leaf) for leaf in flatten(item)[0])
+    try:
+        return sum(map(_leaf_size, flatten(item)[0]))
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        return _own_size(item)
 
 
 def _leaf_size(leaf: object) -> int:
-    nbytes = getattr(leaf, "nbytes", None)
-    return nbytes if isinstance(nbytes, int) else sys.getsizeof(leaf)
+    nbytes: object = None
+    try:
+        nbytes = getattr(leaf, "nbytes", None)
+    except Exception as error:  # of a sparse tensor, for instance
+        if raised_by_handler(error):
+            raise
+    return nbytes if isinstance(nbytes, int) else _own_size(leaf)
+
+
+def _own_size(value: object) -> int:
+    with Caught(Exception):
+        return sys.getsizeof(value)
+    return 0  # its `__sizeof__` raises
 
 
 class FatalError(Exception):

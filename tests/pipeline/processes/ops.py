@@ -251,3 +251,18 @@ def raise_late(number: int) -> Iterator[object]:
     yield number
     yield lambda: number
     raise OddError("late", number)
+
+
+class NoNbytes:
+    """An object whose `nbytes` raises."""
+
+    @property
+    def nbytes(self) -> int:
+        """Raise."""
+        raise OddError("nbytes", 1)
+
+
+def without_sizes(number: int) -> Iterator[object]:
+    """Yield objects whose sizes can't be computed."""
+    for _ in range(number):
+        yield NoNbytes()

@@ -73,3 +73,10 @@ def test_values_before_a_failure_are_delivered(kind: str) -> None:
             with pytest.raises(PipelineFailure):
                 next(iterator)
             assert [type(each.error) for each in pipeline.dropped()] == [WorkerError, ops.OddError]
+
+
+def test_values_without_a_size() -> None:
+    """Values whose size can't be computed arrive like others."""
+    builder = PipelineBuilder().add_source([7]).pipe(ops.without_sizes, executor=ProcessExecutor(1)).add_sink()
+    with builder.build(num_threads=1).auto_stop() as pipeline:
+        assert [type(value) for value in pipeline] == [ops.NoNbytes] * 7

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -449,3 +449,32 @@ def test_two_pipelines_of_one_config_share_nothing() -> None:
         found.append([*first])
     thread.join(PATIENCE_SECONDS)
     assert found[0] == found[1] == [[*range(start, min(start + 10, 101))] for start in range(0, 101, 10)]
+
+
+class _NoNbytes:
+    """An item whose attributes raise."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise KeyError(name)
+
+
+def _with_itself() -> list[object]:
+    items: list[object] = []
+    items.append(items)
+    return items
+
+
+def _nested(depth: int) -> list[object]:
+    items: list[object] = []
+    for _ in range(depth):
+        items = [items]
+    return items
+
+
+@pytest.mark.parametrize("item", [_NoNbytes(), {"a": _NoNbytes()}, _with_itself(), _nested(5000)], ids=lambda _: "item")
+@pytest.mark.parametrize("options", [{}, {"max_bytes": 1000}])
+def test_items_without_a_size_pass(item: object, options: dict[str, Any]) -> None:
+    """An item whose size can't be computed passes all channels, as an object of a few bytes."""
+    builder = PipelineBuilder().add_source([item] * 200).pipe(lambda item: item, **options)
+    with builder.add_sink(3, **options).build(num_threads=1).auto_stop() as pipeline:
+        assert sum(each is item for each in pipeline) == 200
