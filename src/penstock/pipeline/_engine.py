@@ -28,7 +28,7 @@ from penstock._os import DaemonThread, uninterrupted
 from penstock._processes import GlobalSeeds, draw_seeds
 from penstock.errors import PipelineFailure, UsageError
 from penstock.pipeline._config import Merge, PipelineConfig, has_processes
-from penstock.pipeline._items import DroppedItem, DroppedItems
+from penstock.pipeline._items import DroppedItem, DroppedItems, summary_of
 from penstock.pipeline._outlet import Outlet
 from penstock.pipeline._run import Resources, RunBuilder, StageTask, run
 from penstock.pipeline._statistics import Probes
@@ -400,7 +400,7 @@ def _opening_failure(error: BaseException) -> PipelineFailure:
     """Return the failure of a run that can't be opened."""
     if isinstance(error, PipelineFailure):
         return error
-    failure = PipelineFailure(f"the pipeline can't be opened: {type(error).__name__}: {error}")
+    failure = PipelineFailure(f"the pipeline can't be opened: {summary_of(error)}")
     failure.__cause__ = error
     return failure
 

@@ -201,8 +201,9 @@ class DroppedItems:
 def _release_frames(error: BaseException) -> None:
     """Replace the tracebacks of an exception, its causes and contexts by a note with their text."""
     chain = list(_chain(error))
-    notes: list[str] = getattr(error, "__notes__", [])
-    is_new = not any(note.startswith(_NOTE) for note in notes)  # the same exception may be raised for several items
+    notes: object = getattr(error, "__notes__", None)  # a subclass may use the name for anything
+    # The same exception may be raised for several items.
+    is_new = not isinstance(notes, list) or not any(str(each).startswith(_NOTE) for each in cast("list[object]", notes))
     text = ""
     if is_new and any(each.__traceback__ is not None for each in chain):  # one from another process has none
         _, text = error_text(error)
@@ -230,24 +231,30 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def item_failure(stage: str, item: object, error: BaseException) -> PipelineFailure:
     """Return the failure of a stage on an item, with the user's exception as its cause."""
     text = short_repr(item)
-    return _caused(f"stage {stage!r} failed on {text}: {_summary(error)}", stage, text, error)
+    return _caused(f"stage {stage!r} failed on {text}: {summary_of(error)}", stage, text, error)
 
 
 def stage_failure(stage: str, error: BaseException) -> PipelineFailure:
     """Return the failure of a stage that had no item: a source, or a stage that can't start."""
-    return _caused(f"stage {stage!r} failed: {_summary(error)}", stage, "", error)
+    return _caused(f"stage {stage!r} failed: {summary_of(error)}", stage, "", error)
 
 
 def short_repr(item: object) -> str:
     """Return a short `repr` of an item, even if its own raises."""
-    with suppress(Exception):  # a broken repr must not hide the failure that is being reported
+    with Caught() as caught:  # a broken repr must not hide the failure that is being reported
         return reprlib.repr(item)
+    caught.pass_interrupt()
     return f"<{type(item).__name__} whose repr raises>"
 
 
-def _summary(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def summary_of(error: BaseException) -> str:
+    """Return an exception's type and message, even if its `__str__` raises."""
+    kind = type(error).__name__
+    with Caught() as caught:  # a broken text must not hide the exception
+        text = str(error)
+        return f"{kind}: {text}" if text else kind
+    caught.pass_interrupt()
+    return f"{kind}, whose __str__ raises"
 
 
 def _caused(message: str, stage: str, item: str, error: BaseException) -> PipelineFailure:

@@ -64,7 +64,7 @@ from penstock.pipeline._function_stages import (
     SyncStage,
     skipping_none,
 )
-from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure
+from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure, summary_of
 from penstock.pipeline._iterator_stages import DisaggregateStage, GeneratorStage, RunningSource
 from penstock.pipeline._ops import Item, kind_of
 from penstock.pipeline._outlet import Outlet
@@ -405,6 +405,6 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
 
 def _internal_failure(stage: str, error: BaseException) -> PipelineFailure:
     failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)
-    failure.__cause__ = InternalError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = InternalError(summary_of(error))
     failure.__cause__.__cause__ = error
     return failure

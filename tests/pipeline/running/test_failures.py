@@ -303,6 +303,35 @@ def test_an_exception_raised_for_many_items_gets_one_note() -> None:
     assert len(error.__notes__) == 1
 
 
+class _NoTextError(Exception):
+    """An exception whose text can't be had, and which uses the name of the notes otherwise."""
+
+    __notes__: Any = None
+
+    def __str__(self) -> str:
+        raise BrokenError("str")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("allowed", [0, -1])
+@OF_EACH_KIND
+def test_an_exception_without_a_text(allowed: int, kind: Kind) -> None:
+    """An exception whose `__str__` raises is the cause of a failure, or of a dropped item, like any other."""
+    error = _NoTextError()
+    builder = PipelineBuilder().add_source(range(9)).pipe(of_kind(kind, broken_at(5, error)), name="broken").add_sink()
+    with builder.build(num_threads=1, max_failures=allowed).auto_stop() as pipeline:
+        found = read_by_for(pipeline)
+        dropped = pipeline.dropped()
+    if allowed:
+        assert found.items == [0, 1, 2, 3, 4, 6, 7, 8]
+        assert [each.error for each in dropped] == [error]
+    else:
+        assert found.failure is not None
+        assert str(found.failure) == "stage 'broken' failed on 5: _NoTextError, whose __str__ raises"
+        assert found.failure.__cause__ is error
+
+
 def test_a_task_that_passed_on_an_exception_continues() -> None:
     """A user's task that passed an exception to the stage continues to run when the item is dropped."""
     requests: asyncio.Queue[tuple[int, asyncio.Future[int]]] = asyncio.Queue()

@@ -82,7 +82,14 @@ class BrokenError(BaseException):
     """A BaseException that is no Exception."""
 
 
-@pytest.mark.parametrize("error", [BrokenError("mine"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
+class _NoTextError(BaseException):
+    """A BaseException whose text can't be had."""
+
+    def __str__(self) -> str:
+        raise BrokenError
+
+
+@pytest.mark.parametrize("error", [BrokenError("mine"), KeyboardInterrupt(), SystemExit(1), _NoTextError()], ids=repr)
 def test_an_observer_that_raises_a_base_exception(error: BaseException) -> None:
     """A BaseException that an observer raises while a run is opened becomes a failure of the pass."""
     received: list[Any] = []
