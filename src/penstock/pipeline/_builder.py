@@ -260,8 +260,8 @@ class PipelineBuilder(Generic[InT, OutT]):
 
         Args:
             num_threads: how many threads the sync ops without an executor share, at least 1.
-            max_failures: how many items may be dropped because a stage failed on them, as for `Pipe`. Default 0: the
-                first failure ends the pipeline.
+            max_failures: how many items may be dropped because a stage failed on them, as for `build_pipeline`.
+                Default 0: the first failure ends the pipeline.
             statistics: whether each stage's times and waits are measured. Default False.
             observer: called with each event. Default None.
 

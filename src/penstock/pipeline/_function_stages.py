@@ -89,9 +89,10 @@ class SyncStage(RunningStage):
             await call.forward_values(put)
             if call.error is not None:
                 raise self._call_failure(call.error)
-            for stage in stages:
-                stage.learn(applied.tried, applied.seconds / len(stages))
-                stage.count(applied.tried, made, int(applied.failed is not None), applied.seconds / len(stages))
+            seconds = applied.seconds / len(stages)
+            for number, stage in enumerate(stages):
+                stage.learn(applied.tried, seconds)
+                stage.count(applied.tried_by(number), made, int(applied.failed is not None), seconds)
             if applied.failed is not None:
                 stages[applied.failed.function].drop_or_raise(applied.failed)
         finally:

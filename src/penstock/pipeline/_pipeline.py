@@ -327,8 +327,9 @@ def build_pipeline(
         num_threads: how many threads the plain functions without an executor share; at least 1. A source that is not
             async has one more thread of its own.
         max_failures: how many items may be dropped because a stage failed on them: a number, -1 for any number, or a
-            `Fraction` of all items, checked whenever an item fails, from the 100th item on, and at the end.
-            Default 0: the first failure ends the pipeline. Stages may have a limit of their own.
+            `Fraction` of all items, where an item counts once for each stage that takes it. The share is checked
+            whenever an item fails, from the 100th item on, and at the end. Default 0: the first failure ends the
+            pipeline. Stages may have a limit of their own; then their items and failures don't count here.
         statistics: whether to keep statistics for `report`. Default False, which costs nothing.
         observer: called with each event on the event loop's thread; must be quick. Default None.
 

@@ -342,11 +342,12 @@ class Applied:
         seconds: how long the call took.
     """
 
-    __slots__ = ("_functions", "_left", "failed", "seconds", "tried")
+    __slots__ = ("_functions", "_left", "_skipped", "failed", "seconds", "tried")
 
     def __init__(self, functions: tuple[ItemFunction, ...], items: list[object]) -> None:
         self._functions = functions
         self._left = iter(items)
+        self._skipped = [0] * len(functions)  # how many items each function skipped, if another one follows
         self.tried = 0
         self.failed: Failed | None = None
         self.seconds = 0.0
@@ -359,6 +360,11 @@ class Applied:
         else:
             self._apply_all(call)
         self.seconds = perf_counter() - started
+
+    def tried_by(self, function: int) -> int:
+        """Return how many items reached a function, after the call: those that none before it skipped or failed on."""
+        has_failed = self.failed is not None and self.failed.function < function
+        return self.tried - sum(self._skipped[:function]) - has_failed
 
     def take_rest(self) -> list[object]:
         """Return the items that were not begun; the call then won't begin them."""
@@ -389,6 +395,7 @@ class Applied:
                 for op in functions:
                     value = op(value)
                     if value is SKIP:
+                        self._skipped[number] += 1
                         break
                     number += 1
                 else:

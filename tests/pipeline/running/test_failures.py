@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import ItemDropped, Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import SKIP, ItemDropped, Pipeline, PipelineBuilder, StageEnded
 from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, READINGS, Again, Pass, read_by_for
 
@@ -222,6 +222,31 @@ def test_a_share_may_be_dropped(count: int, failing: Sequence[int], *, is_whole:
     assert found.items == kept[: len(found.items)]
     if is_whole:
         assert found.items == kept
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+@pytest.mark.parametrize("first_fails", [False, True])
+def test_items_that_a_function_never_saw_are_no_part_of_its_share(*, statistics: bool, first_fails: bool) -> None:
+    """A share counts the items that reach the function, also where one call applies several functions."""
+
+    def keep_tenths(item: int) -> Any:
+        if item % 10 == 1 and first_fails:
+            raise BrokenError(item)
+        return SKIP if item % 10 else item // 10
+
+    def refuse_late_thirds(item: int) -> int:
+        if item >= 1000 and item % 3 == 0:
+            raise BrokenError(item)
+        return item
+
+    builder = PipelineBuilder().add_source(range(15_000)).pipe(keep_tenths, max_failures=-1)
+    builder.pipe(refuse_late_thirds, name="second", max_failures=Fraction(1, 10)).add_sink(1000)
+    with builder.build(num_threads=1, statistics=statistics).auto_stop() as pipeline:
+        found = read_by_for(pipeline)
+        dropped = sum(each.stage == "second" for each in pipeline.dropped())
+    assert found.failure is not None
+    assert found.failure.item == "1428"  # the 143rd of 1,429
+    assert first_fails or dropped == 142
 
 
 def truncated() -> NoReturn:
