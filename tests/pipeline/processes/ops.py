@@ -266,3 +266,15 @@ def without_sizes(number: int) -> Iterator[object]:
     """Yield objects whose sizes can't be computed."""
     for _ in range(number):
         yield NoNbytes()
+
+
+class Unbuildable:
+    """A value that is pickled, and can't be rebuilt."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[str]]:
+        return int, ("x",)
+
+
+def unbuildable(_: object) -> Unbuildable:
+    """Return such a value."""
+    return Unbuildable()

@@ -293,6 +293,16 @@ def test_in_a_pipeline() -> None:
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
+def test_a_result_that_can_not_be_rebuilt() -> None:
+    """A result that is pickled and can't be rebuilt ends the pipeline, for any allowed failures."""
+    builder = PipelineBuilder().add_source(range(9)).pipe(ops.unbuildable, executor=ProcessExecutor(1)).add_sink()
+    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+        with pytest.raises(PipelineFailure, match="a result can't be rebuilt in process") as failed:
+            list(pipeline)
+        assert failed.value.stage == "unbuildable"
+    assert isinstance(failed.value.__cause__, WorkerError)
+
+
 def test_a_death_in_a_pipeline() -> None:
     """An item that crashed its process is the failure, or dropped if that is allowed; no other item is lost."""
     builder = PipelineBuilder().add_source(range(6)).pipe(ops.kill_at, executor=ProcessExecutor(1), max_items=1)

@@ -7,7 +7,9 @@ Guarantees:
   - An item that fails doesn't affect the others of its chunk.
   - An exception comes back as the user's own type, with the traceback of its process as a note; also one that is no
     Exception, such as SystemExit, which ends neither the process nor a thread of a pool.
-  - Items, results and exceptions that can't be pickled become errors that say so, and never break the process.
+  - Items, results and exceptions that can't be pickled become errors that say so, and never break the process. The
+    results of a chunk have one pickle, since they may share objects; so if one of them can't be rebuilt, none can, and
+    the whole call fails.
   - A generator is pulled in steps of a few milliseconds where its process can be asked again: between two of them it is
     kept there, and the process does other calls.
 """
