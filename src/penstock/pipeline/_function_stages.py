@@ -348,7 +348,7 @@ class AggregateStage(RunningStage):
             batch = None if self._aggregate.drop_last else aggregator.flush()
         if caught.error is not None:
             raise stage_failure(self.name, caught.error)
-        if batch is None:
+        if batch is None or batch is SKIP:
             return []
         self.count(0, 1, 0, 0.0)
         return [batch]

@@ -229,7 +229,7 @@ class Aggregate(Generic[InT]):
         drop_last: whether the incomplete batch at the end of a pass is dropped instead of flushed. Default False.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is wrong, or a method of the aggregator is async.
 
     Example:
         >>> from penstock.pipeline import Aggregate
@@ -255,8 +255,10 @@ class Aggregate(Generic[InT]):
             aggregator = cast("Aggregator[Any]", given)
             check_takes(aggregator.accumulate, ("the item",), "accumulate")
             check_takes(aggregator.flush, (), "flush")
+            _check_plain_methods(aggregator)
         else:
             check_takes(given, (), "an aggregator's factory")
+            _check_plain_methods(given)
 
     def open(self) -> Aggregator[Any]:
         """Make an empty aggregator for one pass.
@@ -265,7 +267,7 @@ class Aggregate(Generic[InT]):
             The aggregator, which no other pass uses.
 
         Raises:
-            UsageError: the callable returned something other than an aggregator.
+            UsageError: the callable returned something other than an aggregator, or one with async methods.
         """
         given = self.size_or_aggregator
         if isinstance(given, int):
@@ -278,6 +280,7 @@ class Aggregate(Generic[InT]):
                 f"an aggregator's factory returns an object with accumulate(item) and flush(); {name_of(given)} "
                 f"returned {made!r:.200}. Pass a number of items, an aggregator, or its class"
             )
+        _check_plain_methods(made)
         return cast("Aggregator[Any]", made)
 
 
@@ -407,6 +410,21 @@ def _check_executor(executor: object) -> None:
             "an executor is a concurrent.futures.Executor, a ThreadExecutor or a ProcessExecutor; "
             f"got {executor!r:.200}. Pass one, such as ThreadExecutor(4), or omit executor for the pipeline's threads"
         )
+
+
+def _check_plain_methods(given: object) -> None:
+    """Check that the methods of an aggregator, or of its class, are plain functions: a stage doesn't await them.
+
+    Raises:
+        UsageError: one is async.
+    """
+    for name in ("accumulate", "flush"):
+        method: object = getattr(given, name, None)
+        if callable(method) and kind_of(method) in {"async", "async generator"}:
+            raise UsageError(
+                f"the methods of an aggregator are plain functions; got an async {name} of {given!r:.200}. Await in an "
+                "async function before it: pipe(function).aggregate(…)"
+            )
 
 
 def _is_aggregator(given: object) -> bool:

@@ -172,6 +172,31 @@ def test_none_is_skipped(kind: Kind, concurrency: int) -> None:
         assert found == ["1", "3", "5", "7"] + ([] if skip_none else ["None", "None"])
 
 
+class _Evens:
+    """An aggregator of pairs of even numbers, which skips what it has no batch for."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+
+    def accumulate(self, item: int) -> object:
+        """Add a number."""
+        self._held += [item] if item % 2 == 0 else []
+        return self.flush() if len(self._held) == 2 else SKIP
+
+    def flush(self) -> object:
+        """Return the rest."""
+        held, self._held = self._held, []
+        return held or SKIP
+
+
+@pytest.mark.parametrize(("count", "batches"), [(8, [[0, 2], [4, 6]]), (6, [[0, 2], [4]]), (0, [])])
+def test_an_aggregator_skips(count: int, batches: list[list[int]]) -> None:
+    """SKIP from an aggregator is no batch, neither for an item nor at the end."""
+    builder = PipelineBuilder().add_source(range(count)).aggregate(_Evens()).add_sink()
+    with builder.build(num_threads=1).auto_stop() as pipeline:
+        assert list(pipeline) == batches
+
+
 def test_none_is_skipped_in_processes() -> None:
     """A function that runs in processes skips None, too."""
     builder = PipelineBuilder().add_source(range(8))

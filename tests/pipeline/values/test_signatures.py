@@ -245,12 +245,34 @@ class AccumulatesTwo(Collector):
         return item + other
 
 
+class FlushesLater:
+    """An aggregator whose `flush` is async."""
+
+    def accumulate(self, item: int, /) -> int | None:
+        """Return the item."""
+        return item
+
+    async def flush(self) -> int | None:
+        """Return None."""
+        return None
+
+
 UNFIT: list[tuple[Any, str]] = [
     (NeedsSize, "an aggregator's factory is called with no argument"),
     (collecting, "an aggregator's factory is called with no argument"),
     (FlushesFor(), "flush is called with no argument"),
     (AccumulatesTwo(), "accumulate is called with one argument"),
+    (FlushesLater(), "the methods of an aggregator are plain functions; got an async flush of"),
+    (FlushesLater, "the methods of an aggregator are plain functions; got an async flush of"),
 ]
+
+
+def test_a_factory_of_an_aggregator_with_async_methods() -> None:
+    """A factory whose aggregator has an async method is refused when a pass uses it."""
+    kinds: dict[str, Any] = {"later": FlushesLater}
+    stage: Aggregate[int] = Aggregate(lambda: kinds["later"]())
+    with pytest.raises(UsageError, match="got an async flush of"):
+        stage.open()
 
 
 @pytest.mark.parametrize(("given", "message"), UNFIT)
