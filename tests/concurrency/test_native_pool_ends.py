@@ -407,6 +407,23 @@ def test_the_threads_leave_signals_to_python() -> None:
     assert set(seen) == {threading.main_thread()}
 
 
+def test_left_in_another_loop(new_loop: NewLoop) -> None:
+    """A loop that neither entered the scope nor submitted a job may leave it, and waits for the jobs of others."""
+    pool = NativeThreadPool(1)
+    entering, leaving = new_loop(), new_loop()
+    entering.run_until_complete(pool.__aenter__())
+
+    async def submit() -> asyncio.Future[int]:
+        return pool.submit(NativeJob.crc32(b"123456789"))
+
+    future = entering.run_until_complete(submit())
+    leaving.run_until_complete(pool.__aexit__(None, None, None))
+    assert entering.run_until_complete(future) == 0xCBF43926
+    assert "closed" in repr(pool)
+    for loop in (entering, leaving):
+        loop.close()
+
+
 @on_loop
 async def test_dropped_inside_its_scope() -> None:
     """A pool that is dropped inside its scope warns, and leaves no thread or descriptor."""

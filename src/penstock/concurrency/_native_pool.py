@@ -169,7 +169,8 @@ class NativeThreadPool:
     async def _end(self, native: _native.Pool, *, is_hurried: bool) -> None:
         """Wait until all jobs have ended, or the rest hangs; raise a cancellation only after that."""
         loop = asyncio.get_running_loop()
-        ended = self._mailboxes[loop].expect_end(native, self._token)
+        mailbox = self._mailboxes.get(loop) or self._mailbox(loop)  # another loop may have entered the scope
+        ended = mailbox.expect_end(native, self._token)
         patience, started = self._patience, loop.time()
         if is_hurried:
             patience = min(patience, _CANCELLED_PATIENCE_SECONDS)

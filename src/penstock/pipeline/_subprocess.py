@@ -137,7 +137,7 @@ class SubprocessPipeline(Generic[OutT_co]):
         Raises:
             AlreadyRunningError: the pipeline is running. It is a UsageError and a RuntimeError.
             UsageError: its config can't be pickled.
-            WorkerError: the process died before it was ready.
+            WorkerError: the process died before it was ready, or can't rebuild the config.
             TimeoutError: it was not ready in time, and was ended.
         """
         self._runs.start(timeout)
@@ -210,7 +210,7 @@ class SubprocessPipeline(Generic[OutT_co]):
 
         Raises:
             UsageError: the config can't be pickled.
-            WorkerError: the process died before it was ready.
+            WorkerError: the process died before it was ready, or can't rebuild the config.
         """
         return PassIterator(self._runs, timeout)
 

@@ -44,8 +44,9 @@ from penstock._processes import (
 from penstock.errors import ClosedError, PeerError, PipelineFailure, UsageError
 from penstock.pipeline._config import Merge, PipelineConfig
 from penstock.pipeline._engine import Engine
+from penstock.pipeline._items import summary_of
 from penstock.pipeline._pipeline import Pipeline
-from penstock.pipeline._processes import ProcessExecutor
+from penstock.pipeline._processes import ProcessExecutor, load
 from penstock.pipeline._stages import PathVariants, Pipe, Stage, StageExecutor, ThreadExecutor
 from penstock.pipeline._statistics import Probes
 from penstock.pipeline._statistics._report import PipelineReport
@@ -65,6 +66,7 @@ _INHERITED: Final[tuple[type[object], ...]] = (
     multiprocessing.synchronize.SemLock,
 )
 _ITEM_CHARACTERS: Final = 200
+_ITEM_PLACE: Final = "[2]"  # of the item in its message
 _TURN_ITEMS: Final = 64  # so many are sent before the event loop does other work
 
 
@@ -140,10 +142,10 @@ def serve(pipe: "Connection[Any, Any]", initializer: bytes, setup: bytes, inheri
     with suppress(BrokenPipeError), ExitStack() as resources:
         helper: Helper | None = None
         with Caught() as caught:
-            prepare = cast("Callable[[], object] | None", load(initializer, inherited))
+            prepare = cast("Callable[[], object] | None", _loaded(initializer, "the initializer", inherited))
             if prepare is not None:
                 prepare()
-            helper = _helper(pipe, cast("Setup", load(setup, inherited)), resources)
+            helper = _helper(pipe, cast("Setup", _loaded(setup, "the pipeline's config", inherited)), resources)
         report_started(pipe, caught.error)
         if helper is not None:
             asyncio.run(helper.serve())
@@ -263,7 +265,7 @@ class Helper:
             except Exception as error:
                 raise PipelineFailure(
                     f"an item of {type(item).__qualname__} can't be sent from the pipeline's process to this one: "
-                    f"{error}",
+                    f"{_reason(error)}",
                     stage="sink",
                     item=_shortened(item),
                 ) from error
@@ -276,6 +278,14 @@ class Helper:
             await self._writer.asend(message)
         except (ClosedError, PeerError) as error:
             raise OwnerGoneError from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason why an item can't be sent; the place in it is one of the user's item, not of the message."""
+    if not isinstance(error, UsageError):
+        return summary_of(error)
+    text = str(error).removeprefix(_ITEM_PLACE)
+    return f"it{text}" if text.startswith(" ") else text  # the item itself has no place
 
 
 def _shortened(item: object) -> str:
@@ -309,9 +319,13 @@ class Sending:
         return file.getvalue()
 
 
-def load(pickled: bytes, inherited: Sequence[object]) -> object:
-    """Return the value of a pickle, in the process that inherited the objects."""
-    return cast("object", _Unpickler(io.BytesIO(pickled), inherited).load())
+def _loaded(pickled: bytes, what: str, inherited: Sequence[object]) -> object:
+    """Return the value of a pickle, in the process that inherited the objects.
+
+    Raises:
+        WorkerError: it can't be rebuilt here.
+    """
+    return load(pickled, what, lambda data: cast("object", _Unpickler(io.BytesIO(data), inherited).load()))
 
 
 class _Pickler(pickle.Pickler):

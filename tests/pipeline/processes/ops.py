@@ -278,3 +278,8 @@ class Unbuildable:
 def unbuildable(_: object) -> Unbuildable:
     """Return such a value."""
     return Unbuildable()
+
+
+def nested_lambda(number: int) -> Any:
+    """Return a lambda, which can't be pickled, inside other objects."""
+    return {"a": [number, lambda: number]}

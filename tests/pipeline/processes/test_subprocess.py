@@ -215,11 +215,25 @@ def test_items_that_can_not_be_sent() -> None:
     """An item that can't be pickled is a failure that says so, after the items before it."""
     received: list[Any] = []
     pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1)
-    with pytest.raises(PipelineFailure, match="can't be sent") as failed:
+    with pytest.raises(PipelineFailure, match=r"function can't be sent .* to this one: it has") as failed:
         ops.into(received, pipeline)
     pipeline.stop()
     assert received == [0, 2]
     assert failed.value.stage == "sink"
+
+
+def test_the_place_of_a_part_that_can_not_be_sent() -> None:
+    """A part of an item that can't be pickled is named by its place in the item."""
+    pipeline = run_in_subprocess(config_of([1], ops.nested_lambda), num_threads=1)
+    with pytest.raises(PipelineFailure, match=r"dict can't be sent .* to this one: \['a'\]\[1\] has the type"):
+        list(pipeline)
+    pipeline.stop()
+
+
+def test_configs_that_can_not_be_rebuilt() -> None:
+    """A config that is pickled and can't be rebuilt in the process is a WorkerError that says so."""
+    with pytest.raises(WorkerError, match=r"the pipeline's config can't be rebuilt in process .* must be importable"):
+        run_in_subprocess(config_of([ops.Unbuildable()]), num_threads=1).start()
 
 
 def test_configs_that_can_not_be_sent() -> None:

@@ -269,14 +269,19 @@ def dump(value: object, what: str) -> bytes:
     ) from pickling.error
 
 
-def load(pickled: bytes, what: str) -> object:
+def load(pickled: bytes, what: str, loads: Callable[[bytes], object] = pickle.loads) -> object:
     """Return the value that was pickled in another process.
+
+    Args:
+        pickled: the pickle.
+        what: its name in the message.
+        loads: unpickles it. Default `pickle.loads`.
 
     Raises:
         WorkerError: it can't be rebuilt here.
     """
     with Caught() as unpickling:
-        return pickle.loads(pickled)
+        return loads(pickled)
     unpickling.pass_interrupt()
     raise WorkerError(
         f"{what} can't be rebuilt in process {os.getpid()} ({unpickling.error!r:.500}). It must be importable there, "
