@@ -145,6 +145,41 @@ def test_states_of_streams_count_delivered_batches(name: str, place: dict[str, A
     assert rest(batched(made(name)), state, 6) == expected[5:11]
 
 
+class OwnIterator:
+    """An iterable under Penstock's names that is its own iterator; `__iter__` begins anew, or where it was set."""
+
+    def __init__(self) -> None:
+        self._at = self._start = 0
+
+    def __iter__(self) -> "OwnIterator":
+        self._at, self._start = self._start, 0
+        return self
+
+    def __next__(self) -> int:
+        if self._at == COUNT:
+            raise StopIteration
+        self._at += 1
+        return self._at
+
+    def get_state(self) -> int:
+        """Return the number of elements so far."""
+        return self._at
+
+    def set_state(self, state: int) -> None:
+        """Start the next pass there."""
+        self._start = state
+
+
+def test_an_iterable_that_is_its_own_iterator_begins_once() -> None:
+    """A pass calls `__iter__` once, and a resumed one does so, too."""
+    dataset = ps.stream(OwnIterator).batch(3)
+    expected, states = batches_and_states(dataset, 1)
+    assert [number for batch in expected for number in batch.tolist()] == list(range(1, COUNT + 1))
+    for number in (0, 5, 11):
+        found = rest(ps.stream(OwnIterator).batch(3), states[number], len(expected) - number - 1)
+        assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected[number + 1 :]]
+
+
 def test_a_repeated_stream_resumes_in_its_pass() -> None:
     """A repeated stream resumes in the pass of the state."""
     dataset = ps.stream(peeked("shuffled")).repeat(3).batch(3)

@@ -34,6 +34,28 @@ class Lazy:
         yield from torch.randint(20, (20,)).tolist()
 
 
+class OwnIterator:
+    """A sampler that is its own iterator, which begins anew in `__iter__`; of batches, or of indices without a size."""
+
+    def __init__(self, size: int | None = None, generator: Any = None) -> None:
+        self.at = 0
+        self.size = size
+        self.generator = generator
+
+    def __iter__(self) -> "OwnIterator":
+        self.at = 0
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == BATCHES:
+            raise StopIteration
+        self.at += 1
+        return self.at if self.size is None else [self.at + row for row in range(self.size)]
+
+    def __len__(self) -> int:
+        return BATCHES
+
+
 def own() -> Any:
     """Return a generator of one's own."""
     return torch.Generator().manual_seed(3)
@@ -61,6 +83,9 @@ SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(20)), 3, drop_last=False)},
     "lists": lambda: {"batch_sampler": [[1, 2], [3], [4, 5], [6], [7], [8], [9]]},
     "eager": lambda: {"batch_size": 3, "sampler": Eager()},
+    "its own iterator": lambda: {"batch_sampler": OwnIterator(2)},
+    "its own iterator, with a generator": lambda: {"batch_sampler": OwnIterator(2, own())},
+    "its own iterator, single": lambda: {"batch_size": None, "sampler": OwnIterator()},
     "lazy": lambda: {"batch_size": 3, "sampler": Lazy()},
 }
 
@@ -89,7 +114,8 @@ def test_resuming(name: str) -> None:
         assert resumed.state_dict() == state
         torch.set_rng_state(generator)
         if rest:
-            assert described(list(resumed)) == described(rest)
+            again: Iterator[Any] = iter(resumed)
+            assert described(list(islice(again, 50))) == described(rest)
         assert described(list(resumed)) == described(following)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.errors import StateError
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import Counting, Sized
+from tests.torch.conformance.datasets import Counting, OnlyNext, OwnIterator, Sized
 from tests.torch.conformance.outcome import Loader, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -98,6 +99,11 @@ def epochs(loader: Loader) -> object:
     return first, list(made), list(made)
 
 
+def first(batches: Any) -> list[Any]:
+    """Return the first batches, of a loader that may have no end."""
+    return list(islice(batches, 20))
+
+
 PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "shared": lambda loader: list(loader(Counting(11), num_workers=2, batch_size=2)),
     "dropped": lambda loader: list(loader(Counting(11), num_workers=2, batch_size=2, drop_last=True)),
@@ -106,6 +112,9 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "uneven": lambda loader: list(loader(Uneven(), num_workers=2)),
     "empty": lambda loader: list(loader(Counting(0), num_workers=2)),
     "own": lambda loader: list(loader(Counting(5), num_workers=1, batch_size=2, collate_fn=tuple)),
+    "its own iterator": lambda loader: first(loader(OwnIterator(), num_workers=2, batch_size=2)),
+    "its own iterator, single": lambda loader: first(loader(OwnIterator(), num_workers=1, batch_size=None)),
+    "only next": lambda loader: list(loader(OnlyNext(), num_workers=1, batch_size=2)),
     "drawing": lambda loader: list(loader(Drawing(), num_workers=2, batch_size=2)),
     "failing": lambda loader: going_on(iter(loader(Failing(), num_workers=1, batch_size=2))),
     "going on": lambda loader: going_on(iter(loader(Stopping(), num_workers=1))),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, islice
 from typing import TypeVar, cast
 
+from penstock._only_next import only_next
 from penstock.errors import UsageError
 from penstock.pipeline._stages import check_count
 
@@ -52,7 +53,7 @@ def replay(
 def _replayed(items: Iterable[T], keep: int, warm_up: int) -> Iterator[T]:
     kept: deque[T] = deque(maxlen=keep)
     iterator = iter(items)
-    for item in islice(iterator, warm_up):
+    for item in islice(only_next(iterator), warm_up):
         kept.append(item)
         yield item
     close = getattr(iterator, "close", None)

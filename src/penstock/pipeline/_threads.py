@@ -38,6 +38,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock._caught import Caught
+from penstock._only_next import only_next
 from penstock._os import DaemonThread
 from penstock.errors import WorkerError
 from penstock.pipeline._items import SKIP, FatalError
@@ -431,7 +432,7 @@ class Pulled:
         started = perf_counter()
         append, stop = call.values.append, call.stop
         with Caught() as caught:
-            for value in islice(self._iterator, self._max_items):
+            for value in islice(only_next(self._iterator), self._max_items):
                 self.count += 1
                 if value is not SKIP:
                     append(value)

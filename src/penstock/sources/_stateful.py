@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from penstock._caught import Caught
+from penstock._only_next import only_next
 
 _STREAMING_ARGUMENTS: Final = {"num_samples", "from_beginning"}
 _HUGGING_FACE: Final = "datasets.iterable_dataset"
@@ -156,7 +157,7 @@ def _examined(iterable: Iterable[Any], methods: StateMethods, beginning: _Beginn
             iterator = iter(iterable)
     if first is not _NO_ELEMENT:
         yield first
-        yield from iterator
+        yield from only_next(iterator)
 
 
 def _after_first(iterable: Iterable[Any], methods: StateMethods, before: str) -> str | None:

@@ -102,6 +102,26 @@ def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], li
             read(pipeline, 4)
 
 
+class OwnIterator:
+    """A source that is its own iterator, which begins anew in `__iter__`."""
+
+    def __iter__(self) -> "OwnIterator":
+        self._at = -1
+        return self
+
+    def __next__(self) -> int:
+        if self._at == 99:
+            raise StopIteration
+        self._at += 1
+        return self._at
+
+
+def test_a_source_that_is_its_own_iterator_begins_once() -> None:
+    """A pass calls `__iter__` once, however many parts it is read in."""
+    with build(OwnIterator()).auto_stop() as pipeline:
+        assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == [*range(100)]
+
+
 def test_leaving_a_for_early_over_merged_iterators() -> None:
     """If one of several merged sources is an iterator, the next `for` continues, too."""
     parts = [PipelineBuilder().add_source(given).add_sink().get_config() for given in (range(4), iter(range(10, 14)))]

@@ -112,6 +112,41 @@ class Counting(IterableDataset[int]):
         return iter(range(info.id, self.count, info.num_workers))
 
 
+class OwnIterator(IterableDataset[int]):
+    """A dataset that is its own iterator, which begins anew in `__iter__`."""
+
+    at = 0
+
+    def __iter__(self) -> "OwnIterator":
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 5:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+class OnlyNext(IterableDataset[int]):
+    """A dataset whose iterator has no method but `__next__`."""
+
+    def __iter__(self) -> Any:
+        return Next()
+
+
+class Next:
+    """Five integers, by `next` alone."""
+
+    at = 0
+
+    def __next__(self) -> int:
+        if self.at == 5:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
 class Sized(Counting):
     """Integers in order, with a length that may be wrong."""
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._only_next import only_next
 from penstock._pickles import dumps
 from penstock._processes import PackedError, pack_error, unpack_raised
 from penstock.errors import UsageError, WorkerError
@@ -119,7 +120,7 @@ def _pulled(iterator: Iterator[object], *, in_steps: bool) -> Values:
     outcomes: list[Outcome] = []
     until, held = perf_counter() + _STEP_SECONDS, 0
     with Caught() as caught:
-        for value in iterator:
+        for value in only_next(iterator):
             outcomes.append((True, value))
             if in_steps:
                 held += size_of(value)

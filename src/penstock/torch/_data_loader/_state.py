@@ -35,6 +35,7 @@ from typing import Any, Final, Self, cast
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from penstock._only_next import only_next
 from penstock.errors import StateError
 
 _VERSION: Final = 1
@@ -82,7 +83,7 @@ class Epoch:
 
     def over(self, indices: Iterator[object]) -> "Epoch":
         """Take the sampler's iterator, and return this."""
-        self._indices = indices
+        self._indices = only_next(indices)
         return self
 
     def __iter__(self) -> Self:
@@ -134,7 +135,7 @@ class Epoch:
             return
         if not self._has_begun:
             self._begin()
-        further = list(islice(self._indices, 1))
+        further = list(islice(self._indices, 1))  # of `only_next`, or of an epoch's rest
         self._indices = chain(further, self._indices)
 
 
@@ -496,7 +497,7 @@ def _rest(sampler: object, made_from: Mapping[str, Any], reached: int) -> Iterat
     try:
         if "global_at_iter" in made_from:
             set_generator(torch.default_generator, made_from["global_at_iter"])
-        indices = _batched(cast("BatchSampler", sampler), base, reached) if is_batched else iter(base)
+        indices = _batched(cast("BatchSampler", sampler), base, reached) if is_batched else only_next(iter(base))
         if "global_at_next" in made_from:
             set_generator(torch.default_generator, made_from["global_at_next"])
         for _ in islice(indices, 0 if is_batched else reached):
@@ -517,7 +518,7 @@ def _batched(sampler: "BatchSampler", indices: object, reached: int) -> Iterator
 
 def _after(sampler: Iterable[Any], count: int) -> Iterator[Any]:
     """Yield the indices after the first `count`; iterate over the sampler only on request, as torch's sampler does."""
-    indices = iter(sampler)
+    indices = only_next(iter(sampler))
     next(islice(indices, count, count), None)
     yield from indices
 

@@ -21,6 +21,7 @@ import torch
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._only_next import only_next
 from penstock._pickles import pickler
 from penstock._runtime import NotedError
 from penstock._tracebacks import trimmed
@@ -260,5 +261,5 @@ def _stream(dataset: object, wanted: StreamRequest, number: int, *, is_repeated:
     else:
         forget_state(dataset)
     iterable: Any = dataset
-    _streams[:] = [_Stream(wanted.epoch, iter(iterable), number)]
+    _streams[:] = [_Stream(wanted.epoch, only_next(iter(iterable)), number)]
     return _streams[0]
