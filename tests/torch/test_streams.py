@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.errors import StateError
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import Counting, OnlyNext, OwnIterator, Sized
+from tests.torch.conformance.datasets import Counting, OnlyNext, OwnIterator, Rewinding, Sized
 from tests.torch.conformance.outcome import Loader, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -114,6 +114,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "own": lambda loader: list(loader(Counting(5), num_workers=1, batch_size=2, collate_fn=tuple)),
     "its own iterator": lambda loader: first(loader(OwnIterator(), num_workers=2, batch_size=2)),
     "its own iterator, single": lambda loader: first(loader(OwnIterator(), num_workers=1, batch_size=None)),
+    "rewinding": lambda loader: first(loader(Rewinding(), num_workers=2, batch_size=2)),
     "only next": lambda loader: list(loader(OnlyNext(), num_workers=1, batch_size=2)),
     "drawing": lambda loader: list(loader(Drawing(), num_workers=2, batch_size=2)),
     "failing": lambda loader: going_on(iter(loader(Failing(), num_workers=1, batch_size=2))),
@@ -194,6 +195,39 @@ def test_resuming_streams(workers: int) -> None:
         assert resumed.state_dict() == state
         assert described(list(resumed)) == rest
         assert described(list(resumed)) == whole
+
+
+class Numbers(IterableDataset[int]):
+    """Integers; it saves its position, and begins again after its end."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 5:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> int:
+        """Return where it is."""
+        return self.at
+
+    def load_state_dict(self, state: int) -> None:
+        """Go there."""
+        self.at = state
+
+
+def test_a_batch_that_is_not_full_ends_its_stream() -> None:
+    """A state after a worker's last batch has its end, though the dataset's own state is that of a beginning."""
+    loader = DataLoader(Numbers(), batch_size=3, num_workers=2)
+    batches: Iterator[Any] = iter(loader)
+    assert [next(batches).tolist() for _ in range(3)] == [[1, 2, 3], [1, 2, 3], [4, 5]]
+    resumed = DataLoader(Numbers(), batch_size=3, num_workers=2)
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in batches] == [[4, 5]]
+    assert loader.state_dict() == DataLoader(Numbers(), batch_size=3, num_workers=2).state_dict()
+    assert [batch.tolist() for batch in first(resumed)] == [[4, 5]]
 
 
 def test_streams_need_as_many_workers() -> None:

@@ -128,6 +128,20 @@ class OwnIterator(IterableDataset[int]):
         return self.at
 
 
+class Rewinding(OwnIterator):
+    """A dataset that is its own iterator, and rewinds itself at its end."""
+
+    def __iter__(self) -> "OwnIterator":
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self.at = 0
+            raise
+
+
 class OnlyNext(IterableDataset[int]):
     """A dataset whose iterator has no method but `__next__`."""
 

@@ -516,22 +516,25 @@ class _Stream:
 
     def next(self, held: HeldInterrupts) -> StreamedBatch | None:
         """Return the next batch; None at the end."""
-        while not self.progress.is_over:
+        found: StreamedBatch | None = None
+        while found is None and not self.progress.is_over:
             job = self._next_job(held)
             if not job.failed:
-                self._sampled.delivered(job)
-                found = cast("StreamedBatch", self._team.batches(job)[0])
-                self.progress.number, self.progress.state = self.progress.number + 1, found.state
-                if not found.has_ended:
-                    return found
-                self.progress.is_over = True
+                found = self._received(job)
             elif self._team.is_to_be_repeated(job):
                 self._open()
             else:
                 self._fail(job)
-        if self._queue is not None:
+        if self.progress.is_over and self._queue is not None:
             self._queue.close()
-        return None
+        return found
+
+    def _received(self, job: DrawnJob) -> StreamedBatch | None:
+        self._sampled.delivered(job)
+        found = cast("StreamedBatch", self._team.batches(job)[0])
+        self.progress.number, self.progress.state = self.progress.number + 1, found.state
+        self.progress.is_over = found.has_ended
+        return found if found.is_batch else None
 
     def _next_job(self, held: HeldInterrupts) -> DrawnJob:
         assert self._queue is not None

@@ -152,12 +152,14 @@ class StreamedBatch(NamedTuple):
     """A stream's batch.
 
     Attributes:
-        batch: the collated batch; None at the stream's end.
-        has_ended: whether the stream has ended.
+        batch: the collated batch.
+        is_batch: whether there is one; False at the stream's end.
+        has_ended: whether the stream has ended. A batch that isn't full shows that, too.
         state: the dataset's state after the batch; None if it has none.
     """
 
     batch: object
+    is_batch: bool
     has_ended: bool
     state: object = None
 
@@ -201,10 +203,8 @@ class _Stream:
         self.number += 1
         size = 1 if wanted.size is None else wanted.size
         found = [] if self.has_ended else list(islice(self.elements, size))
-        if not found or (len(found) < size and wanted.drop_last):
-            self.has_ended = True
-            return []
-        return found
+        self.has_ended = len(found) < size  # an iterator that was read to its end may begin anew at the next call
+        return [] if self.has_ended and wanted.drop_last else found
 
     def keep(self, number: int, sealed: Sealed) -> None:
         """Keep a batch, if it is large."""
@@ -239,13 +239,13 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
     if number != stream.number:
         raise StreamLostError
     elements = stream.take(wanted)
-    batch: object = None
+    batch, is_batch = None, bool(elements)
     try:
-        batch = work.collate_fn(elements[0] if wanted.size is None else elements) if elements else None
+        batch = work.collate_fn(elements[0] if wanted.size is None else elements) if is_batch else None
     except StopIteration:  # from collate_fn: in torch, too, it ends the stream
-        stream.has_ended = True
+        is_batch, stream.has_ended = False, True
     state = work.dataset.state_dict() if is_stateful(work.dataset) else None
-    sealed = Sealed(StreamedBatch(batch, stream.has_ended, state))
+    sealed = Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
     stream.keep(number, sealed)
     return sealed
 
