@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
-from penstock.errors import StateError
+from penstock.errors import StateError, UsageError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Counting, OnlyNext, OwnIterator, Rewinding, Sized
 from tests.torch.conformance.outcome import Loader, described, going_on
@@ -228,6 +228,32 @@ def test_a_batch_that_is_not_full_ends_its_stream() -> None:
     assert [batch.tolist() for batch in batches] == [[4, 5]]
     assert loader.state_dict() == DataLoader(Numbers(), batch_size=3, num_workers=2).state_dict()
     assert [batch.tolist() for batch in first(resumed)] == [[4, 5]]
+
+
+class Large(IterableDataset[Any]):
+    """Large elements, of which each worker has some."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info: Any = get_worker_info()
+        return (torch.full((250_000,), 10.0 * info.id + number) for number in range(4))
+
+
+def test_memory_that_is_held_takes_no_turn() -> None:
+    """After an error of `memory` the same stream is the next one, so the order stays."""
+    loader = DataLoader(Large(), batch_size=None, num_workers=2, memory="6MB")
+    batches: Iterator[Any] = iter(loader)
+    held: list[Any] = []
+    found: list[int] = []
+    errors = 0
+    while len(found) < 8:
+        try:
+            held.append(next(batches))
+            found.append(int(held[-1][0]))
+        except UsageError:
+            errors += 1
+            held.clear()
+    assert errors
+    assert found == [0, 10, 1, 11, 2, 12, 3, 13]
 
 
 def test_streams_need_as_many_workers() -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import AtOnce, Counting, Failing, Numbers, WorkerInfo
-from tests.torch.conformance.outcome import Loader, described, going_on
+from tests.torch.conformance.outcome import Loader, Raised, described, going_on
 from tests.torch.conformance.untyped import torch
 
 
@@ -156,3 +156,14 @@ def test_in_no_order_a_slow_stream_delays_no_other(tmp_path: Path) -> None:
     assert [next(numbers) for _ in range(4)] == [3, 5, 7, 9]
     pipe.write_bytes(b"")
     assert list(numbers) == [2, 4, 6, 8]
+
+
+def test_a_time_out_takes_no_turn(tmp_path: Path) -> None:
+    """After a time-out the same stream is the next one, so the order stays."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    numbers = iter(DataLoader(Waiting(pipe), batch_size=None, num_workers=2, timeout=0.125))
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(numbers)
+    pipe.write_bytes(b"")
+    assert [each for each in going_on(numbers) if not isinstance(each, Raised)] == [2, 3, 4, 5, 6, 7, 8, 9]

@@ -414,14 +414,15 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
             if not self._is_ordered:
                 self._turn = self._ready_turn(held)
             stream = self._active[self._turn]
+            before = stream.progress.number
             try:
                 streamed = stream.next(held)
             finally:
-                if not held.has_raised:  # otherwise the next call reads from the same stream
-                    if stream.progress.is_over:
-                        del self._active[self._turn]
-                    else:
-                        self._turn += 1
+                if stream.progress.is_over:
+                    del self._active[self._turn]
+                else:  # after an error that took no batch, such as a time-out, the same stream is the next
+                    self._turn += stream.progress.number - before
+                if stream.progress.is_over or stream.progress.number > before:
                     self.progress.turn = self._streams.index(stream) + 1
             if streamed is not None:
                 return streamed.batch
@@ -531,9 +532,9 @@ class _Stream:
 
     def _received(self, job: DrawnJob) -> StreamedBatch | None:
         self._sampled.delivered(job)
+        self.progress.number += 1
         found = cast("StreamedBatch", self._team.batches(job)[0])
-        self.progress.number, self.progress.state = self.progress.number + 1, found.state
-        self.progress.is_over = found.has_ended
+        self.progress.state, self.progress.is_over = found.state, found.has_ended
         return found if found.is_batch else None
 
     def _next_job(self, held: HeldInterrupts) -> DrawnJob:
