@@ -47,6 +47,13 @@ class AtOnce(Numbers):
         return [100 + index for index in indices]
 
 
+class LeavesOut(Numbers):
+    """A dataset that leaves elements out of the batches that it returns, or adds some."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [index for index in indices for _ in range({3: 0, 8: 0, 9: 0, 14: 2}.get(index % 20, 1))]
+
+
 class NotAtOnce(Numbers):
     """A dataset that says it isn't read in batches."""
 

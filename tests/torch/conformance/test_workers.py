@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Subset
 
 from penstock.torch import DataLoader
-from tests.torch.conformance.datasets import AtOnce, Counting, Failing, Numbers, WorkerInfo
+from tests.torch.conformance.datasets import AtOnce, Counting, Failing, LeavesOut, Numbers, WorkerInfo
 from tests.torch.conformance.outcome import Loader, Raised, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -73,6 +74,9 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "left early": first_of_two,
     "left early, persistent": lambda loader: first_of_two(loader, persistent_workers=True),
     "at once": lambda loader: list(loader(AtOnce(), num_workers=2, batch_size=3)),
+    "not as many at once": lambda loader: going_on(iter(loader(LeavesOut(400), 2, num_workers=2))),
+    "a subset that is not as many": lambda loader: list(loader(Subset(LeavesOut(400), range(300)), 4, num_workers=2)),
+    "no more at once": lambda loader: going_on(iter(loader(LeavesOut(), num_workers=1, sampler=[1, 2, 3, 4]))),
     "batches of tuples at once": lambda loader: list(loader(AtOnce(), num_workers=2, batch_sampler=[(1, 2), (3,)])),
     "an empty batch": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[[1], [], [2]]))),
     "an empty batch, collated": lambda loader: list(

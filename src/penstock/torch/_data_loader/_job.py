@@ -165,7 +165,8 @@ class DrawnWork(Work):
         is_large = self.shape.row_bytes > _LARGE_ROW_BYTES * self.shape.bounds[-1]
         rows = 1 if is_large and not self._here.reads_at_once else stop - start
         for row in range(start, stop, rows):
-            layout.write(self._elements(row, min(row + rows, stop)), self._columns, row)
+            end = min(row + rows, stop)
+            layout.write(self._elements(row, end), self._columns, row, end)
 
     def _elements(self, start: int, stop: int) -> list[Any]:
         elements: list[Any] = []
@@ -177,7 +178,10 @@ class DrawnWork(Work):
     def _elements_of(self, step: int, rows: range) -> list[Any]:
         dataset, indices = self._here.dataset, cast("list[Any]", self._open(step))
         if self._here.reads_at_once:
-            return list(seeded(self._seed(0, step), dataset.__getitems__, indices))
+            found = list(seeded(self._seed(0, step), dataset.__getitems__, indices))
+            if len(found) != len(indices):  # torch collates whatever comes
+                raise LayoutMismatchError(0)
+            return found
         read = partial(operator.getitem, dataset)
         return seeded_each(self._batch_seed(step), rows, read, [indices[row] for row in rows])
 
@@ -284,13 +288,13 @@ class RowLayout:
         """The layout as a pickle for workers."""
         return pickled_for_processes(self)
 
-    def write(self, elements: Sequence[object], columns: list[Column], start: int) -> None:
-        """Write elements into rows from `start` on.
+    def write(self, elements: Sequence[object], columns: list[Column], start: int, stop: int) -> None:
+        """Write elements into the rows from `start` to `stop`.
 
         Raises:
-            LayoutMismatchError: an element doesn't fit the layout.
+            LayoutMismatchError: an element doesn't fit the layout, or there are more or fewer than rows.
         """
-        leaves = split_leaves(self.layout.structure, elements)
+        leaves = split_leaves(self.layout.structure, elements) if len(elements) == stop - start else None
         if leaves is None:
             raise LayoutMismatchError(0)
         for kind, spec, items, column in zip(self.types, self.layout.kinds, leaves, columns, strict=True):
