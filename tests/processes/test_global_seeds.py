@@ -173,6 +173,10 @@ def rand(shape):
     return Scalar()
 
 
+def get_default_dtype():
+    return "torch.float32"
+
+
 def get_rng_state():
     return State()
 

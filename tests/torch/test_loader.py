@@ -65,6 +65,22 @@ def test_leaves_that_are_not_arrays_are_kept() -> None:
     }
 
 
+def spaced(number: int) -> Any:
+    """Return a tensor of torch's default dtype."""
+    return torch.linspace(0, number, 3)
+
+
+@pytest.mark.parametrize("place", [{}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}])
+def test_the_default_dtype_is_that_of_the_program(place: dict[str, Any]) -> None:
+    """Functions make tensors of the dtype that the program has set, wherever they run."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with door.Loader(ps.range(3).map(spaced).batch(3), **place) as loader:
+            assert [batch.dtype for batch in loader] == [torch.float64]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_tensors_are_writable_views(workers: int) -> None:
     """A tensor is a writable view of the loader's memory, and keeps that memory as long as it exists."""

@@ -1,4 +1,4 @@
-"""Seeds for the global random generators of worker processes.
+"""Seeds for the global random generators of worker processes, and torch's default dtype there.
 
 A fork continues the random generators of its parent, so workers that augment by the global functions of `random`, NumPy
 or torch would all draw the same numbers. Therefore each process seeds all three.
@@ -11,6 +11,9 @@ Guarantees:
   - torch is seeded where it is loaded, and otherwise as soon as it is imported, before any code can draw from it. A
     process that never imports torch never pays for it. Where the parent hasn't loaded torch, its seed derives from
     `random`.
+
+A program may set torch's default dtype, in which `torch.linspace` and other functions make tensors. It comes with the
+seeds, so that functions return the same dtypes in worker processes as without them.
 
 There are two ways to take seeds from the parent. `draw_seeds` draws from its generators, as torch's DataLoader does: a
 program that seeds them a second time gets the same draws a second time. That moves the generators that training may
@@ -51,15 +54,18 @@ class GlobalSeeds(NamedTuple):
         python: of `random`.
         numpy: of NumPy's legacy generator.
         torch: of torch's default generators.
+        torch_dtype: the name of torch's default dtype; empty if the program has not set it.
     """
 
     python: int
     numpy: int
     torch: int
+    torch_dtype: str = ""
 
     def child(self, *path: int | str) -> "GlobalSeeds":
         """Return the seeds of a process of the group: by its number, and by how many processes had that before."""
-        return GlobalSeeds(*(derive(seed, *path) for seed in self))
+        python, numpy, torch = (derive(seed, *path) for seed in (self.python, self.numpy, self.torch))
+        return GlobalSeeds(python, numpy, torch, self.torch_dtype)
 
 
 def draw_seeds() -> GlobalSeeds:
@@ -68,8 +74,8 @@ def draw_seeds() -> GlobalSeeds:
     numpy = int.from_bytes(np.random.bytes(8), "little")
     torch: Any = _loaded_torch()
     if torch is None:
-        return GlobalSeeds(python, numpy, python)
-    return GlobalSeeds(python, numpy, int(torch.empty((), dtype=torch.int64).random_()))
+        return GlobalSeeds(python, numpy, python, _torch_dtype())
+    return GlobalSeeds(python, numpy, int(torch.empty((), dtype=torch.int64).random_()), _torch_dtype())
 
 
 def observe_seeds() -> GlobalSeeds:
@@ -78,20 +84,20 @@ def observe_seeds() -> GlobalSeeds:
     numpy = _digest(np.random.get_state(legacy=False))
     torch: Any = _loaded_torch()
     loaded = python if torch is None else _digest(torch.get_rng_state().numpy().tobytes())
-    return GlobalSeeds(python, numpy, loaded).child(next(_observed))
+    return GlobalSeeds(python, numpy, loaded, _torch_dtype()).child(next(_observed))
 
 
 def seed_process(seeds: GlobalSeeds) -> None:
-    """Seed this process's global generators."""
+    """Seed this process's global generators, and set torch's default dtype."""
     _seeded.add(os.getpid())
     random.seed(derive(seeds.python, "random"))
     np.random.seed([derive(seeds.numpy, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
     seed = derive(seeds.torch, "torch") & _SIGNED
     torch: Any = _loaded_torch()
     if torch is not None:
-        torch.manual_seed(seed)
+        _set_up(torch, seed, seeds.torch_dtype)
     elif _TORCH not in sys.modules:
-        sys.meta_path.insert(0, _TorchFinder(seed))
+        sys.meta_path.insert(0, _TorchFinder(seed, seeds.torch_dtype))
 
 
 def seed_pool_process(seeds: GlobalSeeds) -> None:
@@ -108,6 +114,22 @@ def _loaded_torch() -> ModuleType | None:
     return torch if hasattr(torch, "default_generator") else None  # missing while torch is being imported
 
 
+def _torch_dtype() -> str:
+    """Return the name of torch's default dtype, if a program has set it here or in a process that started this one."""
+    torch: Any = _loaded_torch()
+    if torch is None:
+        return next((finder.dtype for finder in sys.meta_path if isinstance(finder, _TorchFinder)), "")
+    name = str(torch.get_default_dtype()).rpartition(".")[2]
+    return "" if name == "float32" else name
+
+
+def _set_up(module: ModuleType, seed: int, dtype: str) -> None:
+    torch: Any = module
+    torch.manual_seed(seed)
+    if dtype:
+        torch.set_default_dtype(getattr(torch, dtype))
+
+
 def _digest(state: object) -> int:
     return int.from_bytes(hashlib.blake2b(pickle.dumps(state), digest_size=8).digest(), "little")
 
@@ -116,10 +138,14 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     """Finds torch as the other finders do, and seeds it when it is first imported.
 
     To seed it before each piece of work would be too late for a function that imports torch and draws at once.
+
+    Attributes:
+        dtype: the name of torch's default dtype, as in `GlobalSeeds`.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: str) -> None:
         self._seed = seed
+        self.dtype = dtype
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -141,8 +167,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         """Seed torch, which was just imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        torch: Any = module
-        torch.manual_seed(self._seed)
+        _set_up(module, self._seed, self.dtype)
 
 
 class _SeedingLoader(importlib.abc.Loader):

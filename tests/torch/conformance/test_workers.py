@@ -68,6 +68,22 @@ def epochs(loader: Loader, **given: Any) -> object:
     return len(made), [list(made) for _ in range(3)], torch.rand(1)
 
 
+class Spaced(Numbers):
+    """Tensors of torch's default dtype."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.linspace(0, index, 3)
+
+
+def in_double(loader: Loader) -> object:
+    """Load with another default dtype."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        return list(loader(Spaced(), num_workers=2, batch_size=3))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "epochs": epochs,
     "persistent": lambda loader: epochs(loader, persistent_workers=True),
@@ -85,6 +101,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "no lists": lambda loader: going_on(iter(loader(Numbers(), num_workers=1, batch_sampler=[1, [2], 3]))),
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
+    "default dtype": in_double,
     "worker info": lambda loader: list(loader(WorkerInfo(), num_workers=2, batch_size=3)),
     "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
     "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),
