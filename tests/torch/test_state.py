@@ -119,6 +119,61 @@ def test_resuming(name: str) -> None:
         assert described(list(resumed)) == described(following)
 
 
+def lists(batches: Any) -> list[list[int]]:
+    """Return batches as lists."""
+    return [batch.tolist() for batch in batches]
+
+
+class Estimated:
+    """A sampler of batches whose length is an estimate."""
+
+    def __init__(self, claimed: int) -> None:
+        self.claimed = claimed
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1], [2], [3, 4, 5], [6])
+
+    def __len__(self) -> int:
+        return self.claimed
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("claimed", [2, 4, 6])
+def test_a_length_that_is_an_estimate(claimed: int, workers: int) -> None:
+    """A sampler may have more or fewer batches than its length says; only a new epoch follows its end."""
+    loader = DataLoader(Numbers(), batch_sampler=Estimated(claimed), num_workers=workers)
+    whole = [[0, 1], [2], [3, 4, 5], [6]]
+    assert lists(loader) == whole
+    batches: Iterator[Any] = iter(loader)
+    for reached in range(1, 5):
+        next(batches)
+        resumed = DataLoader(Numbers(), batch_sampler=Estimated(claimed), num_workers=workers)
+        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        if reached < 4 or claimed == 6:
+            assert lists(resumed) == whole[reached:]
+        assert lists(resumed) == whole
+    assert list(batches) == []
+
+
+class Breaking(Estimated):
+    """Raises behind its length."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1], [2])
+        raise LookupError("no more")
+
+
+def test_an_exception_behind_the_length_is_raised_in_its_place() -> None:
+    """A state at the length of a sampler loses no exception of it."""
+    loader = DataLoader(Numbers(), batch_sampler=Breaking(2))
+    batches: Iterator[Any] = iter(loader)
+    assert [next(batches).tolist(), next(batches).tolist()] == [[0, 1], [2]]
+    assert [loader.state_dict()["reached"] for _ in range(2)] == [2, 2]
+    with pytest.raises(LookupError, match="no more"):
+        next(batches)
+    assert list(batches) == []
+
+
 @pytest.mark.parametrize(
     ("name", "count", "reached"),
     [("shuffled", 20, 3), ("shuffled", 2000, 301), ("own generator", 20, 3), ("single", 20, 3), ("eager", 20, 3)],

@@ -22,6 +22,8 @@ Invariants:
   - A state is rejected unless the sampler has the same classes and sizes, since the order would differ.
   - After the last batch the state is that of the next epoch's start; a sampler that draws once more at its end, as
     RandomSampler does, is read to that end first.
+  - Only the lengths of torch's samplers are trusted. At the length of another one, one more batch is drawn, to see
+    whether there is one; it stays the next.
 """
 
 import base64
@@ -33,8 +35,16 @@ from itertools import chain, islice, product
 from typing import Any, Final, Self, cast
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
+from penstock._caught import Caught
 from penstock._only_next import only_next
 from penstock.errors import StateError
 
@@ -44,6 +54,10 @@ _MAX_BATCHES: Final = 1 << 40
 _MAX_STREAM_BATCHES: Final = 1 << 62
 _PARTS: Final = 3  # the length of a stream's entry in a state
 _MAX_NESTED: Final = 8  # samplers; a bound in case a sampler refers to itself
+_EXACT: Final[tuple[type[Any], ...]] = (  # their lengths are true
+    *(SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler),
+    *(list, tuple, range),
+)
 _SHAPE: Final = (  # attributes of samplers on which an order depends: torch's, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
@@ -80,6 +94,8 @@ class Epoch:
         self._made_from = saved.made_from if saved is not None and saved.is_inside else at_iter
         self._indices: Iterator[object] = iter(())
         self._has_begun = False
+        self._drawn = self.reached  # the number of batches that were drawn
+        self._is_drawn_out = False
 
     def over(self, indices: Iterator[object]) -> "Epoch":
         """Take the sampler's iterator, and return this."""
@@ -95,8 +111,10 @@ class Epoch:
         try:
             drawn = next(self._indices)
         except StopIteration:
+            self._is_drawn_out = True
             self.has_ended = self.has_ended or self._counts_drawn
             raise
+        self._drawn += 1
         self.reached += self._counts_drawn
         return drawn
 
@@ -115,9 +133,7 @@ class Epoch:
         """
         if not self._is_resumed and not self._has_begun:
             return {**start_state(self._sampler, generator), "base_seed": self.base_seed, "number": self.number}
-        if not self.has_ended and self.reached == _length(self._sampler):
-            self._draw_end()
-        if self.has_ended or self.reached == _length(self._sampler):
+        if self._is_over():
             seed: State = {"base_seed": self.base_seed, "number": self.number + 1} if self.keeps_seed else {}
             return {**start_state(self._sampler, generator), **seed}
         return {
@@ -129,14 +145,33 @@ class Epoch:
             **_shape(self._sampler),
         }
 
-    def _draw_end(self) -> None:
-        """Read the sampler to its end, as the next call of `next` would: RandomSampler draws once more there."""
-        if not any(map(_own, _nest(self._sampler))):
-            return
+    def _is_over(self) -> bool:
+        """Return whether all batches were delivered; where the sampler's length says so, see whether it is at its end.
+
+        RandomSampler draws once more at its end, as the next call of `next` would have it do.
+        """
+        length = _length(self._sampler)
+        if self.has_ended or length is None or self.reached < length:
+            return self.has_ended
+        is_exact = _has_exact_length(self._sampler)
+        if self._drawn == self.reached and (not is_exact or any(map(_own, _nest(self._sampler)))):
+            self._look_ahead()
+        return is_exact or (self._is_drawn_out and self._drawn == self.reached)
+
+    def _look_ahead(self) -> None:
+        """Draw one more batch, which stays the next one; an exception of the sampler is raised in its place."""
         if not self._has_begun:
             self._begin()
-        further = list(islice(self._indices, 1))  # of `only_next`, or of an epoch's rest
-        self._indices = chain(further, self._indices)
+        further: list[object] = []
+        with Caught(Exception) as caught:
+            further += islice(self._indices, 1)
+            self._is_drawn_out = not further
+        self._indices = chain(further if caught.error is None else _raising(caught.taken()), self._indices)
+
+
+def _raising(error: BaseException) -> Iterator[object]:
+    yield from ()
+    raise error
 
 
 class Saved:
@@ -191,7 +226,7 @@ class Saved:
                     "state that was saved at an epoch's end"
                 )
         length = _length(sampler)
-        if length is not None and self.reached > length:
+        if length is not None and self.reached > length and _has_exact_length(sampler):
             raise StateError(
                 f"this state counts {self.reached} delivered batches of an epoch that has {length} here. Load it into "
                 "a loader of the same dataset"
@@ -337,6 +372,11 @@ def _length(sampler: object) -> int | None:
         return len(cast("Sized", sampler))
     except (TypeError, NotImplementedError):  # from this sampler, or from the sampler below
         return None
+
+
+def _has_exact_length(sampler: object) -> bool:
+    """Return whether the length of a sampler, which has one, is the number of its batches or indices."""
+    return type(_base(sampler)) in _EXACT
 
 
 def _base(sampler: object) -> object:
