@@ -70,6 +70,7 @@ from penstock._graph import (
     verify_cached,
     verify_step,
 )
+from penstock._properties import NotesErrors, raise_noted
 from penstock._seeds import derive
 from penstock._tracebacks import trim
 from penstock.batching import Pad, Stack, element_spec
@@ -106,7 +107,7 @@ U = TypeVar("U")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class Dataset(Generic[T_co]):
+class Dataset(NotesErrors, Generic[T_co]):
     """A lazy description of data. The batch at step N is a pure function of the description and N.
 
     `read`, `range` and `stream` make datasets; each verb returns a new dataset and reads nothing. Datasets are values:
@@ -185,6 +186,7 @@ class Dataset(Generic[T_co]):
             Raises:
                 AttributeError: always.
             """
+            raise_noted(self, name)
             # Without `obj` Python would not suggest another name; beside a remedy it shall not.
             raise AttributeError(attribute_text(name), name=name, obj=None if name in ATTRIBUTES else self)
 

@@ -49,6 +49,7 @@ from penstock._plan import (
     share_place,
 )
 from penstock._printable import printable
+from penstock._properties import NotesErrors, raise_noted
 from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, chosen, pool_of
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
@@ -84,7 +85,7 @@ class SharedWorkers(NamedTuple):
             raise ClosedError("the loader that owns the workers of this one was closed; close it last")
 
 
-class Loader(Generic[T_co]):
+class Loader(NotesErrors, Generic[T_co]):
     """Iterates over a dataset's epochs, computes batches ahead, and yields NumPy batches in order.
 
     The batches are a function of the dataset alone: the number of workers, a restart or a change of ranks only decide
@@ -709,6 +710,7 @@ class Loader(Generic[T_co]):
             Raises:
                 AttributeError: always.
             """
+            raise_noted(self, name)
             raise AttributeError(loader_text(name), name=name, obj=None if name in LOADER_NAMES else self)
 
     def _need_open(self) -> None:

@@ -26,6 +26,7 @@ from penstock._graph import Element, need_count
 from penstock._loader import PlacedLoader, PlacementThread
 from penstock._memory import aligned
 from penstock._plan import Limits, Shard
+from penstock._properties import raise_noted
 from penstock._tensors import ITEM_BYTES
 from penstock._tree import flatten, is_array, leaf_paths, map_leaves, subject, unflatten
 from penstock.errors import GraphError, UsageError
@@ -133,6 +134,7 @@ class Loader(PlacedLoader):
             Raises:
                 AttributeError: always.
             """
+            raise_noted(self, name)
             why = f"; {_NO_SAMPLER}" if name in {"dataset", "sampler", "batch_sampler"} else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{why}", name=name, obj=self)
 

@@ -12,6 +12,7 @@ from penstock._caught import Caught
 from penstock._graph import need_count, need_integer
 from penstock._loader import Clock
 from penstock._plan import parse_memory
+from penstock._properties import NotesErrors, raise_noted
 from penstock._readings import Waits
 from penstock.errors import StateError, UsageError
 from penstock.events import WorkerDied
@@ -53,7 +54,7 @@ _INSIDE: Final = frozenset(("reached", "streams", "dataset"))  # keys that only 
 _Iterator = TypeVar("_Iterator", WorkersIterator, StreamsIterator)
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co]):
+class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
     """Loads batches as `torch.utils.data.DataLoader` does, with workers that take less memory and may die.
 
     It takes torch's arguments, in torch's order and with torch's meaning, and is a subclass of torch's class. Without
@@ -463,6 +464,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         def __getattr__(self, name: str) -> object:
             """Warn if Accelerate reads `_is_accelerate_prepared`: it is about to replace this loader."""
+            raise_noted(self, name)
             if name == "_is_accelerate_prepared":
                 warnings.warn(
                     "Accelerate replaces the loader that it prepares by torch's own, so this loader's workers are not "
