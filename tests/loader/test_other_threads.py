@@ -248,6 +248,29 @@ def test_another_thread_may_load_a_state_while_a_pass_is_begun(kind: str, place:
 
 
 @PLACES
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(kind: str, place: dict[str, Any]) -> None:
+    """The iterator delivers nothing afterwards, and says why."""
+    dataset = dataset_of(kind)
+
+    def set_state(moment: int) -> Watched:
+        with ps.Loader(dataset, **place) as loader:
+            batches = iter(loader)
+            state = loader.state_dict()
+            watched = Watched(moment, loader.close, lambda: batches.set_state(state))
+            assert watched.error is None or isinstance(watched.error, ClosedError)
+            if watched.is_met:
+                with pytest.raises(ClosedError, match="the loader was closed"):
+                    next(batches)
+        return watched
+
+    numbers = {moment: number for number, moment in reversed(list(enumerate(set_state(sys.maxsize).moments)))}
+    assert len(numbers) > 20
+    for number in list(numbers.values())[:: 3 if place else 1]:
+        set_state(number)
+
+
+@PLACES
 @pytest.mark.parametrize("kind", DATASETS)
 def test_another_thread_may_ask_for_the_state(kind: str, place: dict[str, Any]) -> None:
     """The state is the one before or after a batch, and the thread that reads notices nothing."""

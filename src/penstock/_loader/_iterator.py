@@ -17,7 +17,8 @@ Guarantees:
   - Each batch is delivered exactly once, in order or as it becomes ready; the loader counts it on delivery.
   - After an exception the next call tries the same batch again, or `loader.seek` skips it. An exception of a
     signal's handler, Python's own for Ctrl-C or one of the program's, is raised once.
-  - One thread at a time is inside `next`; a second one gets a UsageError, and the first one gets its batch.
+  - One thread at a time is inside `next` or `set_state`; a second one gets a UsageError, and the first one gets its
+    batch.
   - When the iterator is dropped, closed or replaced by a newer one of its loader, the workers stop computing for it.
 """
 
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from math import inf
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self
 
 from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
@@ -43,16 +44,15 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Stateful(Protocol):
-    """The part of a loader that its iterators use."""
+class Owner(NamedTuple):
+    """The methods of a loader that its iterators call. They keep the loader alive, which owns the workers."""
 
-    def state_dict(self) -> State:
-        """Return the loader's state."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Resume from a state."""
-        ...
+    open_stream: Callable[[list[StepRange]], Stream]
+    note_end: Callable[[int, int], None]
+    """Called after all of a whole epoch, with its number and its number of batches."""
+    state_dict: Callable[[], State]
+    resume: "Callable[[LoaderIterator[Any], State, Callable[[], None]], None]"
+    """Loads a state, calls a function that takes an iterator to its step, and makes that iterator the current one."""
 
 
 class Publishing(Protocol):
@@ -167,18 +167,9 @@ class LoaderIterator(Generic[T_co]):
         True
     """
 
-    def __init__(
-        self,
-        loader: Stateful,
-        progress: Progress,
-        open_stream: Callable[[list[StepRange]], Stream],
-        note_end: Callable[[int, int], None],
-        clock: Clock,
-    ) -> None:
-        self._loader = loader  # keeps it alive: it owns the workers
+    def __init__(self, owner: Owner, progress: Progress, clock: Clock) -> None:
+        self._owner = owner
         self._progress = progress
-        self._open_stream = open_stream
-        self._note_end = note_end  # called after all of a whole epoch, with its number and its number of batches
         self._clock = clock
         self._retired = ""
         self._ended = False
@@ -193,7 +184,7 @@ class LoaderIterator(Generic[T_co]):
         self._open(step_ranges)
 
     def _open(self, step_ranges: list[StepRange]) -> None:
-        self._stream = self._open_stream(step_ranges)
+        self._stream = self._owner.open_stream(step_ranges)
         self._next = self._stream.next
         self._interrupted = False
         self._closer = Closer(self._stream.close)
@@ -239,16 +230,16 @@ class LoaderIterator(Generic[T_co]):
         finally:
             self._reader = 0
 
-    def _refuse_second(self, thread: int) -> None:
+    def _refuse_second(self, thread: int, call: str = "next()") -> None:
         names = {each.ident: f"thread {each.name!r}" for each in threading.enumerate()}
         reader, second = (names.get(each, f"thread {each}") for each in (self._reader, thread))
         if thread == self._reader:
             raise UsageError(
-                f"an iterator delivers one batch at a time; {second} called next() inside its own next(), from a "
+                f"an iterator delivers one batch at a time; {second} called {call} inside its own next(), from a "
                 "function of the dataset or a signal's handler. Make another loader for the batches that you read there"
             )
         raise UsageError(
-            f"an iterator is read by one thread at a time; got next() from {second} while {reader} is inside "
+            f"an iterator is read by one thread at a time; got {call} from {second} while {reader} is inside "
             "next(). Read in one thread and pass batches on through a queue, or hold a lock around next()"
         )
 
@@ -278,7 +269,7 @@ class LoaderIterator(Generic[T_co]):
         self._progress.ended(self._pass)
         self._closer()
         if self._is_whole:
-            self._note_end(epoch, self._clock.batches - self._batches_before)
+            self._owner.note_end(epoch, self._clock.batches - self._batches_before)
 
     def _refuse_retired(self) -> None:
         if self._retired:
@@ -309,14 +300,27 @@ class LoaderIterator(Generic[T_co]):
 
     def get_state(self) -> State:
         """Return the loader's state, as `Loader.state_dict` does."""
-        return self._loader.state_dict()
+        return self._owner.state_dict()
 
     def set_state(self, state: State) -> None:
-        """Resume from a state; this iterator then delivers the rest of that epoch."""
-        self._closer()
-        self._loader.load_state_dict(state)
-        self._retired = ""
-        self._ended = False
+        """Resume from a state; this iterator then delivers the rest of that epoch.
+
+        Raises:
+            StateError: as `Loader.load_state_dict` does; this iterator then continues where it was.
+        """
+        caller = get_ident()
+        if self._reader:
+            self._refuse_second(caller, "set_state()")
+        self._reader = caller  # nothing comes between the check and this line, as in `next`
+        try:
+            self._owner.resume(self, state, self._begin_again)
+        finally:
+            self._reader = 0
+
+    @uninterrupted
+    def _begin_again(self) -> None:
+        # The stream is that of the steps before. It may be used again only after `_open` has replaced it.
+        self._retired, self._ended, self._interrupted = "", False, True
         self._begin()
 
     def close(self) -> None:

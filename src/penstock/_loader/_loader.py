@@ -1,13 +1,12 @@
 """The loader: it iterates over a dataset's epochs, saves its state and resumes from it."""
 
 import threading
-import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from penstock._graph import (
     Origin,
     Read,
     RowStages,
-    differing_text,
     fingerprint,
     is_endless,
     need_count,
@@ -31,8 +29,9 @@ from penstock._graph import (
     walk,
 )
 from penstock._loader._beginnings import has_delivered, line_of_caller, note_delivered, warn_if_repeated
+from penstock._loader._comparison import check_allowed, compare
 from penstock._loader._hints import Hints, report_of
-from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator
+from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterator, Owner
 from penstock._loader._progress import MOVED, IndexedProgress, Progress, StreamingProgress
 from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from penstock._runtime import WorkerPool, Workers
     from penstock.observe import Look, Watch
 
-_ALLOWABLE = frozenset({"source", "order"})
+_CLOSED: Final = "the loader was closed"
 
 
 class SharedWorkers(NamedTuple):
@@ -228,9 +227,8 @@ class Loader(NotesErrors, Generic[T_co]):
             at = self._progress.current()
             if (at.step, at.epoch, at.position) == (0, 0, 0) and has_delivered(self._made_at):
                 warn_if_repeated(self._made_at, self._text_if_epochs_differ())
-            iterator: LoaderIterator[T_co] = LoaderIterator(
-                self, self._progress, self._open_stream, self._note_end, self._clock
-            )
+            owner = Owner(self._open_stream, self._note_end, self.state_dict, self._resume)
+            iterator: LoaderIterator[T_co] = LoaderIterator(owner, self._progress, self._clock)
             self._clock.begin()
             self._iterator = weakref.ref(iterator)
         self._need_open()  # another thread may have closed the loader before it could see this iterator
@@ -252,6 +250,18 @@ class Loader(NotesErrors, Generic[T_co]):
                 known = self._fingerprint_at(0, 0)
                 text = f"{known.parts()} {known.details} {self._plan.shard}"
         return text
+
+    def _resume(self, iterator: LoaderIterator[Any], state: State, begin: Callable[[], None]) -> None:
+        """Load a state, and make an iterator, which `begin` takes to its step, the current one."""
+        with self._moves:
+            self.load_state_dict(state)
+            self._iterator = weakref.ref(iterator)
+            try:
+                begin()
+            finally:
+                if not self._closer.is_open:  # another thread closed the loader before the iterator was usable
+                    iterator.retire(_CLOSED)
+        self._need_open()
 
     def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
         return self._runtime.open_stream(step_ranges)
@@ -367,15 +377,13 @@ class Loader(NotesErrors, Generic[T_co]):
             UsageError: if `allow` names a part that doesn't exist.
         """
         self._need_open()
-        unknown = set(allow) - _ALLOWABLE
-        if unknown:
-            raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")
+        check_allowed(allow)
         listed = state if isinstance(state, list | tuple) else [state]
         if not listed:
             raise StateError("load_state_dict takes a state, or the list of all old ranks' states; got an empty list")
         parsed = [from_json(each) for each in listed]
         for each in parsed:
-            self._compare(each, allow)
+            compare(self._plan.node, self._fingerprint_at(each.epoch, each.position), each, allow)
         with self._moves:
             self._progress.restore(parsed)
             self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")
@@ -683,10 +691,10 @@ class Loader(NotesErrors, Generic[T_co]):
 
     def close(self) -> None:
         """Stop the workers. Delivered batches stay valid; iterating, seeking and restoring raise a ClosedError."""
-        self._retire_iterator("the loader was closed")
+        self._retire_iterator(_CLOSED)
         self._closer()
         self._publisher.close()
-        self._retire_iterator("the loader was closed")  # another thread may have made one meanwhile
+        self._retire_iterator(_CLOSED)  # another thread may have made one meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -736,38 +744,6 @@ class Loader(NotesErrors, Generic[T_co]):
             known = fingerprint(node) if past is None else fingerprint(node, epoch, position)
             self._fingerprints[past] = known
         return known
-
-    def _compare(self, state: LoaderState, allow: Collection[str]) -> None:
-        own = self._fingerprint_at(state.epoch, state.position)
-        same = {part: state.fingerprint[part] == digest for part, digest in own.parts().items()}
-        # Earlier versions saved no details, and some parts have none.
-        alike = {part: state.details.get(part, digest) == digest for part, digest in own.details.items()}
-        same["order"] = same["order"] and alike.get("order", True)
-        differing = [part for part in ("source", "order") if not same[part] and part not in allow]
-        if differing:
-            part: Literal["source", "order"] = "source" if "source" in differing else "order"
-            where = differing_text(self._plan.node, own.steps, state.steps, part)
-            raise StateError(
-                f"this state belongs to a dataset with another {' and '.join(differing)}{where}. Load it into the "
-                f"dataset it was saved from, or accept the difference with allow={set(differing)!r}."
-            )
-        where = differing_text(self._plan.node, own.steps, state.steps, "functions")
-        if not same["functions"]:
-            warnings.warn(f"the dataset's functions differ from those of the state{where}", stacklevel=3)
-        elif not alike.get("functions", True):
-            warnings.warn(
-                "the dataset's functions hold other values than those of the state, in closures, defaults, attributes "
-                f"or globals, or in the function that opens a stream{where}",
-                stacklevel=3,
-            )
-        if same["source"] and not alike.get("source", True):
-            warnings.warn("the records of the dataset's source differ from those of the state", stacklevel=3)
-        steps = walk(self._plan.node)
-        if state.numpy != np.__version__ and any(isinstance(s, Map) and s.form == "generator" for s in steps):
-            warnings.warn(
-                f"the state was saved under NumPy {state.numpy}, this is {np.__version__}; distributions may differ",
-                stacklevel=3,
-            )
 
 
 explain_methods(Loader, __init__="Loader")

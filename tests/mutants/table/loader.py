@@ -100,6 +100,10 @@ LOADER: Final[Faults] = {
             *("with self._moves:\n            self._retire_iterator", "if True:\n            self._retire_iterator"),
             "loader/test_other_threads.py",
         ),
+        "loader: an iterator that loads a state isn't the current one": (
+            *("self._iterator = weakref.ref(iterator)\n            try:", "try:"),
+            "loader/test_set_state.py",
+        ),
         "sharing: workers of a closed loader are used": (
             *("if not self.closer.is_open:", "if self.closer is None:"),
             "loader/sharing/test_ends.py",
