@@ -4,6 +4,8 @@ It also begins a pass at any moment at which one is begun.
 """
 
 import dis
+import functools
+import itertools
 import sys
 import threading
 import types
@@ -34,6 +36,16 @@ DATASETS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).limit(30).map(same).batch(4),
 }
+
+
+@functools.cache
+def after_switches(code: types.CodeType) -> set[int]:
+    """Return where Python is in a function when it has switched to another thread and back."""
+    found = set[int]()
+    for switch, following in itertools.pairwise(dis.get_instructions(code)):
+        if switch.opname.startswith(SWITCHES):
+            found.add(switch.argval if switch.opname.startswith("JUMP") else following.offset)
+    return found
 
 
 class Watched:
@@ -75,7 +87,7 @@ class Watched:
         if not frame.f_code.co_filename.startswith(PACKAGES):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(SWITCHES):
+        if frame.f_lasti in after_switches(frame.f_code):
             caller = frame.f_back
             self.moments.append((frame.f_code, frame.f_lasti, caller and caller.f_code, caller and caller.f_lasti))
             if self._moment == len(self.moments) - 1:
@@ -284,3 +296,81 @@ def test_another_thread_may_ask_for_the_state(kind: str, place: dict[str, Any]) 
             assert [batch.tolist() for batch in resumed] == left
 
     read_at_each_moment(dataset_of(kind), place, ps.Loader.state_dict, check)
+
+
+def seen(loader: ps.Loader[Any]) -> dict[str, Any]:
+    """Return what a thread may ask a loader at any moment."""
+    return {
+        "epoch": loader.epoch,
+        "step": loader.step,
+        "position": loader.position,
+        "steps_done": loader.steps_done,
+        "state": loader.state_dict(),
+    }
+
+
+@in_places("inline", "out of order")
+@pytest.mark.parametrize("kind", DATASETS)
+def test_another_thread_may_look_while_an_epoch_is_read(kind: str, place: dict[str, Any]) -> None:
+    """It sees the loader as it is after one of the batches, or in the next epoch."""
+    dataset = DATASETS[kind](ps.range(8).map(same))
+
+    def read(moment: int) -> Watched:
+        with ps.Loader(dataset, **place) as loader:
+            batches = iter(loader)
+            watched = Watched(moment, lambda: seen(loader), lambda: list(batches))
+            assert watched.error is None
+            if watched.is_met:
+                assert watched.result["epoch"] == 0
+                assert watched.result["step"] in (0, 1)
+                assert watched.result["position"] in range(9)
+                other = ps.Loader(dataset)
+                other.load_state_dict(watched.result["state"])
+                assert (other.steps_done, other.epoch) in ((0, 0), (1, 0), (2, 0), (2, 1))
+        return watched
+
+    read(sys.maxsize)  # the first time has moments of its own
+    numbers = {moment: number for number, moment in enumerate(read(sys.maxsize).moments)}
+    for number in list(numbers.values())[:: 3 if place else 1]:
+        read(number)
+
+
+MOVES: dict[str, Callable[[ps.Loader[Any], Any], object]] = {
+    "reads to the end": lambda _, batches: list(batches),
+    "begins a pass": lambda loader, _: iter(loader),
+    "reads the next epoch": lambda loader, _: list(iter(loader)),
+    "loads a state": lambda loader, _: loader.load_state_dict(loader.state_dict(step=loader.steps_done - 1)),
+    "goes to a step": lambda loader, _: loader.seek(loader.steps_done - 1),
+    "goes to a position": lambda loader, _: loader.seek(position=0, epoch=3),
+}
+
+
+@in_places("inline", "out of order")
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_a_thread_may_look_while_another_one_moves_the_loader(kind: str, move: str, place: dict[str, Any]) -> None:
+    """It sees the loader as it was before, as it is afterwards, or, while steps are read, after one of them."""
+    dataset = DATASETS[kind](ps.range(1200))  # more steps than a loader remembers
+
+    def look(moment: int) -> Watched:
+        found: list[dict[str, Any]] = []
+        with ps.Loader(dataset, **place) as loader:
+            batches = iter(loader)
+            next(batches)
+            next(batches)
+            before = seen(loader)
+            watched = Watched(moment, lambda: MOVES[move](loader, batches), lambda: found.append(seen(loader)))
+            if watched.error is not None:
+                raise watched.error
+            after = seen(loader)
+        if watched.is_met:
+            for name, value in found[0].items():
+                assert value in (before[name], after[name]) or "reads" in move, name
+            with ps.Loader(dataset) as other:
+                other.load_state_dict(found[0]["state"])
+        return watched
+
+    look(sys.maxsize)  # the first time has moments of its own
+    numbers = {moment: number for number, moment in enumerate(look(sys.maxsize).moments)}
+    for number in list(numbers.values())[:: 3 if place or "reads" in move else 1]:
+        look(number)

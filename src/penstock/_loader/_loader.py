@@ -337,7 +337,7 @@ class Loader(NotesErrors, Generic[T_co]):
             StateError: if the dataset can only be read in order, or batches are delivered out of order, and `step` is
                 not one of the last steps.
         """
-        point = self._progress.resume_point(self._progress.next_step if step is None else need_count("step", step))
+        point = self._progress.resume_point(None if step is None else need_count("step", step))
         shard = self._plan.shard
         own = self._fingerprint_at(point.epoch, point.position)
         return LoaderState(

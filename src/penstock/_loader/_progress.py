@@ -9,6 +9,9 @@ the first one counts must not change where the second one went. So each of these
 `current_pass` before it changes the progress, and `delivered` and `ended` count nothing for an earlier pass. They make
 the new value first; then they compare the pass and store the value, and call nothing between the two, so that Python
 doesn't switch threads there. Two threads don't begin passes at once: the loader has a lock for that.
+
+Any thread may also ask where the loader is, at any moment and without a lock, which a function of the dataset could
+wait for. So all that answers depend on is one value, `at`, which they read once.
 """
 
 from collections import OrderedDict
@@ -96,10 +99,22 @@ def _joined(step: int, *spans: tuple[int, int]) -> Reached:
     return Reached(step, tuple(ahead))
 
 
-_At: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int | None, tuple[int, ...]]
+class _Course(NamedTuple):
+    """The part of the progress in an indexable dataset that is the same for a whole pass."""
+
+    timeline: Timeline
+    step_range: StepRange | None
+    """The steps of the pass; None before it begins."""
+    differs: bool
+    """Whether this rank's state may differ from those of other ranks, within this epoch."""
+    known_from: int
+    """From this number of delivered batches on, the delivered steps are known."""
+
+
+_At: TypeAlias = tuple[int, tuple[tuple[int, int], ...], int | None, tuple[int, ...], _Course]
 """The progress in an indexable dataset, replaced as a whole: the two fields of `Reached`; the step of the current range
-that was delivered last, or None; and the last steps in the order of their delivery, where they came out of order. A
-plain tuple, since one is made for every batch."""
+that was delivered last, or None; the last steps in the order of their delivery, where they came out of order; and the
+course of the pass. A plain tuple, since one is made for every batch."""
 
 
 class ResumePoint(NamedTuple):
@@ -187,8 +202,8 @@ class Progress(Protocol):
         """Return the range of one step."""
         ...
 
-    def resume_point(self, step: int) -> ResumePoint:
-        """Return the point from which a state resumes at `step`."""
+    def resume_point(self, step: int | None) -> ResumePoint:
+        """Return the point from which a state resumes at `step`; for None, at the next step."""
         ...
 
     def restore(self, states: Sequence[LoaderState]) -> None:
@@ -207,18 +222,15 @@ class IndexedProgress:
         self._stride = self._batch if self._recuts else 1
         total = program.total if self._recuts else plan.length
         drops = self._recuts and program.batch is not None and program.batch.value.remainder == "drop"
-        self._timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
         keeps_short = self._recuts and program.batch is not None and program.batch.value.remainder == "keep"
         self._is_endless = is_endless(plan.node)
         self._least_rows = plan.shard.count if keeps_short and not self._is_endless else 0
-        self._step_range: StepRange | None = None
         self._part_end = 0  # the step after the part of the step range that is being read
         self._shard = plan.shard
         self._may_differ = not plan.ordered and (plan.place != "inline" or bool(plan.remote))
-        self._differs = self._may_differ  # from other ranks, within this epoch
-        self.at: _At = (0, (), None, ())
+        timeline = Timeline((Segment(0, 0, 0, self._stride),), total, drops)
+        self.at: _At = (0, (), None, (), _Course(timeline, None, self._may_differ, 0))
         self.current_pass = object()
-        self._known_from = 0  # from this number of delivered batches on, the delivered steps are known
 
     @property
     def next_step(self) -> int:
@@ -230,49 +242,55 @@ class IndexedProgress:
         return Reached(*self.at[:2])
 
     @property
+    def _timeline(self) -> Timeline:
+        return self.at[4].timeline
+
+    @property
     def steps_per_epoch(self) -> int:
         """The number of batches of a whole epoch."""
         return self._timeline.steps_from(0, self._stride)
 
     def current(self) -> Unit:
-        step, _, last, _ = self.at
-        step_range = self._step_range
-        return self.unit(step) if last is None or step_range is None else step_range.unit(last - step_range.first.step)
+        step, _, last, _, (timeline, step_range, *_) = self.at
+        if last is None or step_range is None:
+            return self._unit(timeline, step)
+        return step_range.unit(last - step_range.first.step)
 
     def in_epoch(self) -> tuple[int, int, int | None]:
-        step_range = self._step_range
-        if step_range is None:
+        reached, ahead, *_, course = self.at
+        if (step_range := course.step_range) is None:
             return 0, 0, None
-        first, next_step = step_range.first, self.next_step
+        first, next_step = step_range.first, Reached(reached, ahead).total
         if self._is_endless:
             return first.epoch, next_step - first.step, None
         of = self.steps_per_epoch
         return first.epoch, max(of - (first.step + step_range.steps - next_step), 0), of
 
-    def unit(self, step: int) -> Unit:
+    def _unit(self, timeline: Timeline, step: int) -> Unit:
         """Return the unit of any step."""
-        epoch, position = self._timeline.locate(step)
-        return Unit(step, epoch, position, self._timeline.segment(step).batch if self._recuts else self._batch)
+        epoch, position = timeline.locate(step)
+        return Unit(step, epoch, position, timeline.segment(step).batch if self._recuts else self._batch)
 
     def begin(self) -> list[StepRange]:
         self.current_pass = object()
-        reached, last = self._reached, self.at[2]
-        step = reached.step
-        epoch, position = self._timeline.locate(step)
+        step, ahead, last, recent, (timeline, _, differs, known_from) = self.at
+        reached = Reached(step, ahead)
+        epoch, position = timeline.locate(step)
         if last is not None and (position or reached.ahead):  # the epoch was left early
             step, epoch, position = reached.end, epoch + 1, 0
             reached = Reached(step)
-            self._timeline = self._timeline.cut(step, epoch, position, self._stride)
-        if self.at[3]:
-            self._known_from = step  # the order in which earlier batches were delivered is dropped
+            timeline = timeline.cut(step, epoch, position, self._stride)
+        if recent:
+            known_from = step  # the order in which earlier batches were delivered is dropped
         first = Unit(step, epoch, position, self._batch)
-        self._step_range = StepRange(first, self._timeline.steps_from(position, self._stride), self._stride)
-        self.at = (reached.step, reached.ahead, None, ())
-        self._differs = self._may_differ or (self._differs and (position > 0 or bool(reached.ahead)))
+        step_range = StepRange(first, timeline.steps_from(position, self._stride), self._stride)
+        differs = self._may_differ or (differs and (position > 0 or bool(reached.ahead)))
+        self.at = (*reached, None, (), _Course(timeline, step_range, differs, known_from))
         return self.rest()
 
     def rest(self) -> list[StepRange]:
-        step_range, reached = self._step_range, self._reached
+        at = self.at
+        step_range, reached = at[4].step_range, Reached(*at[:2])
         if step_range is None:
             raise InternalError("no step range was begun")
         first = step_range.first.step
@@ -283,18 +301,19 @@ class IndexedProgress:
         return [StepRange(step_range.unit(start - first), stop - start, step_range.stride) for start, stop in gaps]
 
     def has_rest(self) -> bool:
-        step_range, step = self._step_range, self.at[0]
+        step, *_, course = self.at
+        step_range = course.step_range
         return step_range is not None and self._part_end <= step < step_range.first.step + step_range.steps
 
     def delivered(self, token: Token, of_pass: object, /) -> None:
         at = self.at
-        first, ahead, _, recent = at
+        first, ahead, _, recent, course = at
         if token is None and not ahead and not recent:  # all in order, as nearly always
-            at = (first + 1, (), first, ())
+            at = (first + 1, (), first, (), course)
         else:
             step = first if token is None else int(token)
             after = Reached(first, ahead).after(step)
-            at = (after.step, after.ahead, step, (*recent[-REMEMBERED_STEPS + 1 :], step))
+            at = (after.step, after.ahead, step, (*recent[-REMEMBERED_STEPS + 1 :], step), course)
         # One store, and the last action: an interrupt comes before the batch is counted, or after its delivery.
         if self.current_pass is not of_pass:
             raise ClosedError(MOVED)
@@ -304,23 +323,32 @@ class IndexedProgress:
         pass
 
     def jump(self, step: int) -> None:
-        self._resume_at(self._timeline.until(step), step, *self._timeline.locate(step))
+        timeline = self._timeline
+        self._resume_at(timeline.until(step), Reached(step), *timeline.locate(step))
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         check_position(position, self._timeline.total)
         step = self.next_step
-        self._resume_at(self._timeline.until(step), step, epoch, position)
+        self._resume_at(self._timeline.until(step), Reached(step), epoch, position)
 
-    def _resume_at(self, timeline: Timeline, step: int, epoch: int, position: int) -> None:
-        """Make `step` the next one, at `position` of `epoch`; recut batches from there if the timeline differs."""
+    def _resume_at(
+        self, timeline: Timeline, reached: Reached, epoch: int, position: int, *, differs: bool | None = None
+    ) -> None:
+        """Make the step of `reached` the next one, at `position` of `epoch`; recut from there if the timeline differs.
+
+        Args:
+            timeline: that of the steps before.
+            reached: the steps that were delivered.
+            epoch: of the next step.
+            position: of the next step.
+            differs: that of the course; None leaves it as it is.
+        """
         self._check_last_batch(epoch, position)
         self.current_pass = object()
+        step = reached.step
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
-        self._timeline = timeline
-        self.at = (step, (), None, ())
-        self._known_from = 0
-        self._step_range = None
+        self.at = (*reached, None, (), _Course(timeline, None, self.at[4].differs if differs is None else differs, 0))
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
         rows = (self._timeline.total - position) % self._stride
@@ -334,37 +362,18 @@ class IndexedProgress:
     def step_range(self, step: int) -> StepRange:
         if self.steps_per_epoch == 0:
             raise StateError(f"this dataset has no batches; got step={step}")
-        return StepRange(self.unit(step), 1, self._stride)
+        return StepRange(self._unit(self._timeline, step), 1, self._stride)
 
-    def resume_point(self, step: int) -> ResumePoint:
-        reached = self._reached_by(step)
+    def resume_point(self, step: int | None) -> ResumePoint:
+        at = self.at
+        reached = Reached(*at[:2]) if step is None else _reached_by(at, step)
+        timeline, _, differs, _ = at[4]
         first = reached.step
-        epoch, position = self._timeline.locate(first)
+        epoch, position = timeline.locate(first)
         ahead: tuple[tuple[int, int], ...] | None = tuple((low - first, high - first) for low, high in reached.ahead)
-        if not ahead and not (self._differs and position and self._shard.count > 1):
+        if not ahead and not (differs and position and self._shard.count > 1):
             ahead = None
-        return ResumePoint(first, epoch, position, self._timeline.until(first).segments, ahead=ahead)
-
-    def _reached_by(self, count: int) -> Reached:
-        """Return the steps that had been delivered when `count` batches had been.
-
-        Raises:
-            StateError: the order of delivery is no longer known.
-        """
-        reached, recent = self._reached, self.at[3]
-        back = reached.total - count
-        if back == 0:
-            return reached
-        in_order = not reached.ahead and not recent
-        if in_order and count >= self._known_from:
-            return Reached(count)
-        if in_order or not 0 < back <= len(recent):
-            least = self._known_from if in_order else reached.total - len(recent)
-            raise StateError(
-                "batches are delivered out of order, so only the states after the last ones are known: "
-                f"{least} to {reached.total}; got step={count}"
-            )
-        return reached.without(recent[-back:])
+        return ResumePoint(first, epoch, position, timeline.until(first).segments, ahead=ahead)
 
     def restore(self, states: Sequence[LoaderState]) -> None:
         state = self._one_of(states)
@@ -384,9 +393,8 @@ class IndexedProgress:
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
         if any(segment.position > self._timeline.total for segment in segments):  # of a source that was longer
             segments = (Segment(state.step, state.epoch, state.position, self._stride),)
-        self._resume_at(self._timeline._replace(segments=segments), state.step, state.epoch, state.position)
-        self.at = (state.step, ahead, None, ())
-        self._differs = self._may_differ or state.ahead is not None
+        timeline, differs = self._timeline._replace(segments=segments), self._may_differ or state.ahead is not None
+        self._resume_at(timeline, Reached(state.step, ahead), state.epoch, state.position, differs=differs)
 
     def _one_of(self, states: Sequence[LoaderState]) -> LoaderState:
         """Return the state to resume from: this rank's own, where states differ by design, else any of them.
@@ -434,6 +442,29 @@ class IndexedProgress:
         return tuple((state.step + start, state.step + stop) for start, stop in state.ahead)
 
 
+def _reached_by(at: _At, count: int) -> Reached:
+    """Return the steps that had been delivered when `count` batches had been.
+
+    Raises:
+        StateError: the order of delivery is no longer known.
+    """
+    step, ahead, _, recent, course = at
+    reached = Reached(step, ahead)
+    back = reached.total - count
+    if back == 0:
+        return reached
+    in_order = not ahead and not recent
+    if in_order and count >= course.known_from:
+        return Reached(count)
+    if in_order or not 0 < back <= len(recent):
+        least = course.known_from if in_order else reached.total - len(recent)
+        raise StateError(
+            "batches are delivered out of order, so only the states after the last ones are known: "
+            f"{least} to {reached.total}; got step={count}"
+        )
+    return reached.without(recent[-back:])
+
+
 def check_position(position: int, count: int) -> None:
     """Check that an epoch has a position, or ends there.
 
@@ -476,10 +507,6 @@ class StreamingProgress:
         _remember(self._starts, self._next)
 
     @property
-    def _last(self) -> _StepStart | None:
-        return self.at[0]
-
-    @property
     def _next(self) -> _StepStart:
         return self.at[1]
 
@@ -496,10 +523,12 @@ class StreamingProgress:
         return open_stages(self._node, rank_segments, opening)
 
     def in_epoch(self) -> tuple[int, int, int | None]:
-        return self._next.epoch, self._next.step - self._began_at, None
+        start = self._next
+        return start.epoch, start.step - self._began_at, None
 
     def current(self) -> Unit:
-        return self._unit(self._next if self._last is None else self._last)
+        last, start = self.at
+        return self._unit(start if last is None else last)
 
     def _unit(self, start: _StepStart) -> Unit:
         stage = self._stage(start.where.rank_segments, start.epoch)
@@ -509,9 +538,10 @@ class StreamingProgress:
 
     def begin(self) -> list[StepRange]:
         self.current_pass = object()
-        if self._last is not None and self._next.where != self._beginning():  # left early, or not seen to end
-            self.at = self._last, self._next._replace(breaks=self._next.breaks + 1)
-            self._forget_from(self._next.step + 1)  # of a pass before a seek, in which the epoch wasn't left here
+        last, start = self.at
+        if last is not None and start.where != self._beginning():  # left early, or not seen to end
+            self.at = last, start._replace(breaks=start.breaks + 1)
+            self._keep_starts(lambda each: each.step <= start.step)  # others are of a pass that didn't leave it here
             self._next_epoch(self.current_pass)
         self.at = None, self._next
         self._began_at = self._next.step
@@ -519,7 +549,8 @@ class StreamingProgress:
 
     def rest(self) -> list[StepRange]:
         # The number of steps is known only at the epoch's end.
-        return [StepRange(self._unit(self._next), LARGEST, 0, self._next.where)]
+        start = self._next
+        return [StepRange(self._unit(start), LARGEST, 0, start.where)]
 
     def has_rest(self) -> bool:
         return False
@@ -549,12 +580,12 @@ class StreamingProgress:
         if self.current_pass is of_pass:
             self.at = at
 
-    def _keep_starts(self, is_kept: Callable[[_StepStart], bool]) -> None:
+    def _keep_starts(self, is_kept: Callable[[_StepStart], bool], *more: _StepStart) -> None:
         starts = self._starts.copy()  # at once, while another thread may add one of an earlier pass
-        self._starts = OrderedDict((step, start) for step, start in starts.items() if is_kept(start))
-
-    def _forget_from(self, step: int) -> None:
-        self._keep_starts(lambda start: start.step < step)
+        kept = OrderedDict((step, start) for step, start in starts.items() if is_kept(start))
+        for start in more:
+            _remember(kept, start)
+        self._starts = kept  # one store, so that another thread finds either the former starts or these
 
     def jump(self, step: int) -> None:
         start = self._lookup(step)
@@ -570,12 +601,12 @@ class StreamingProgress:
             check_position(position, positions_of(self._node))
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
         self.current_pass = object()
-        step = self._next.step
-        self._forget_from(step)
+        step, breaks = self._next.step, self._next.breaks
         # One more break, since the steps from here on have other elements than before. A jump to an earlier step undoes
         # that, so it forgets the starts of these steps.
-        self.at = None, _StepStart(step, epoch, Where(self._own_rank_segments, token), self._next.breaks + 1)
-        _remember(self._starts, self._next)
+        start = _StepStart(step, epoch, Where(self._own_rank_segments, token), breaks + 1)
+        self._keep_starts(lambda each: each.step < step, start)
+        self.at = None, start
         self._pass_end()
 
     def _pass_end(self) -> None:
@@ -600,8 +631,9 @@ class StreamingProgress:
         start = self._lookup(step)
         return StepRange(self._unit(start), 1, 0, start.where)
 
-    def resume_point(self, step: int) -> ResumePoint:
-        start = self._lookup(step)
+    def resume_point(self, step: int | None) -> ResumePoint:
+        start = self._next if step is None else self._lookup(step)
+        step = start.step
         position = self._unit(start).position
         segments = (Segment(step, start.epoch, position, self._batch),)
         rank_segments = (
@@ -664,8 +696,8 @@ class StreamingProgress:
 
 
 def _remember(starts: OrderedDict[int, _StepStart], start: _StepStart) -> None:
-    starts.pop(start.step, None)
-    starts[start.step] = start  # the newest, after all others
+    starts[start.step] = start  # never without it: another thread may look it up
+    starts.move_to_end(start.step)
     if len(starts) > REMEMBERED_STEPS:
         starts.popitem(last=False)
 
