@@ -1,5 +1,6 @@
 """`batch`, `padded_batch` and `unbatch`: remainders, masks, merge functions, and rows that are unbatched."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import penstock as ps
 from penstock.errors import GraphError, UsageError
 from tests.dataset.functions import is_odd
 from tests.equivalence.definition import digest
+from tests.places import in_places
 
 
 def rows_of(dataset: ps.Dataset) -> list[Any]:
@@ -156,6 +158,40 @@ def test_unbatch_after_reordering_short_batches_is_in_order_only() -> None:
     with pytest.raises(GraphError, match=r"unbatch\(\) can only be read in order"):
         dataset.unbatch()[0]
     assert [int(row) for row in dataset.unbatch()] == [row for batch in dataset for row in batch.tolist()]
+
+
+@pytest.mark.parametrize("bad", [0, 8], ids=["a full batch", "the short batch"])
+@pytest.mark.parametrize("seed", range(3))
+@in_places("inline", "threads", "processes", "isolated")
+def test_unbatch_after_substitutes_of_other_sizes_is_in_order_only(place: dict[str, Any], seed: int, bad: int) -> None:
+    """If another batch may take the place of the short one, or the short one of another, rows are read in order."""
+    batches = ps.range(10, seed=seed).batch(4).map(functools.partial(refuse, bad), on_error=ps.Substitute(8))
+    expected = [row for batch in batches for row in batch.tolist()]
+    dataset = batches.unbatch()
+    with pytest.raises(GraphError, match=r"unbatch\(\) can only be read in order"):
+        dataset[0]
+    assert [int(row) for row in dataset] == expected
+    with ps.Loader(dataset.batch(3), **place) as loader:
+        iterator = iter(loader)
+        found = next(iterator).tolist()
+        state = loader.state_dict()
+    with ps.Loader(dataset.batch(3), **place) as loader:
+        loader.load_state_dict(state)
+        assert [*found, *(row for batch in loader for row in batch.tolist())] == expected
+
+
+def refuse(bad: int, batch: NDArray[Any]) -> NDArray[Any]:
+    """Return a batch, unless it has a bad row."""
+    if bad in batch:
+        raise ValueError(f"row {bad}")
+    return batch
+
+
+def test_unbatch_after_substitutes_of_full_batches_has_positions() -> None:
+    """Batches of one size take each other's place."""
+    dataset = ps.range(12).batch(4).map(functools.partial(refuse, 8), on_error=ps.Substitute(8)).unbatch()
+    assert len(dataset) == 12
+    assert [int(dataset[position]) for position in range(12)] == [int(row) for row in dataset]
 
 
 def test_unbatch_restores_elements() -> None:

@@ -1040,6 +1040,10 @@ class Dataset(NotesErrors, Generic[T_co]):
         `unbatch` spreads the rows of a batch over the epoch, so nearly every row computes its whole batch again: put
         `shuffle` below `batch`.
 
+        Rows have positions if those of the batches determine them. A short last batch that a `shuffle` of batches may
+        move, or that may take the place of another one by `on_error=Substitute()`, leaves them without: they are then
+        read in order. `remainder="drop"` or `remainder="pad"` makes all batches full.
+
         Example:
             >>> import penstock as ps
             >>> [int(row) for row in ps.range(5).batch(2).map(lambda batch: batch * 10).unbatch()]

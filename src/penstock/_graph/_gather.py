@@ -161,7 +161,9 @@ def rows_per_batch(node: Node) -> RowsPerBatch | None:
             batches = length(node) or 0
             return RowsPerBatch(size, rows if remainder == "keep" else batches * size)
         case Map(parent=parent, on_error=on_error):
-            return None if on_error == "skip" else rows_per_batch(parent)
+            known = None if on_error == "skip" else rows_per_batch(parent)
+            # The substitute of a batch may be the short one, or that of the short one a full one.
+            return None if known is not None and on_error != "raise" and known.total % known.size else known
         case Cache(parent=parent):
             return rows_per_batch(parent)
         case Reindex(parent=parent, sampler=sampler):
