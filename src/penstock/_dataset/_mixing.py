@@ -58,7 +58,8 @@ def mix(
             most 65,536 elements; otherwise they are rounded to that period. Default: equal weights. Or a schedule: a
             dict from positions, counted in elements from 0, to the weights from each position on.
         stop: "first" ends the mixture with the first part that ends. "all" continues with the other parts until all
-            have ended. "never" repeats each part without end; each pass over a part is one of its epochs.
+            have ended, and skips weights of a schedule whose parts have all ended. "never" repeats each part without
+            end; each pass over a part is one of its epochs.
         measure: how much an element counts towards the weights: the name of a leaf, such as "tokens", whose length
             counts, or a function of the element that returns an integer. Default: 1 for each element.
         seed: the seed of the mixture's order, and of random steps above the mixture.

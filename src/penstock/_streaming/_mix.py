@@ -43,13 +43,10 @@ class Mix(TakingTurns):
         return "mix"
 
     def is_endless(self, parts: Iterable[bool]) -> bool:
-        """Return whether in each segment of the schedule a part with a weight is; if the first end counts, all."""
+        """Return whether all parts with a weight are; if the last end counts, whether one of the last weights' is."""
         endless = list(parts)
-        enough = all if self.stop == "first" else any
-        return self.stop == "never" or all(
-            enough(each for each, weight in zip(endless, weights, strict=True) if weight)
-            for _, weights in self.schedule
-        )
+        used = [[each for each, weight in zip(endless, weights, strict=True) if weight] for _, weights in self.schedule]
+        return self.stop == "never" or (any(used[-1]) if self.stop == "all" else all(map(all, used)))
 
     def order_text(self, seed: int, seen: int | None) -> str:
         if self.by_position is None:

@@ -4,13 +4,17 @@ The next element is from the part that is furthest behind: the one with the leas
 ones the first. That is integers and one IEEE division, so it is the same on every machine. When the weights change, the
 measures start again at 0. The generator `TakingTurns.in_order` is the definition.
 
+An entry of the schedule whose parts have all ended is skipped: the next one begins early, as in `WeightedMixture`.
+
 A token of the stage is (the number of elements so far, the parts' taken measures, the parts' tokens); the token of a
-part that has ended is None.
+part that has ended is None. The entry that counts is no part of it, since the count and the ended parts determine it.
+The measures are those after the last element. Whether they start again before the next one is known by comparing the
+entries that count for the two.
 """
 
 import heapq
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,13 +52,21 @@ class Shares(NamedTuple):
     measure: Measure | None = None
     """Returns the amount by which an element counts towards its part's share; None counts 1."""
 
-    def weights(self, count: int) -> tuple[int, ...]:
-        """Return the weights after a number of elements."""
-        return [weights for start, weights in self.schedule if start <= count][-1]
+    def entry(self, count: int, ended: Sequence[bool]) -> int | None:
+        """Return the number of the schedule's entry for the next element; None at the end.
 
-    def change_at(self, count: int) -> bool:
-        """Return whether the weights change after a number of elements, so that the measures start at 0."""
-        return any(start == count for start, _ in self.schedule)
+        Args:
+            count: the number of elements before it.
+            ended: whether each part is known to have ended.
+        """
+        first = sum(start <= count for start, _ in self.schedule) - 1
+        for number in range(first, len(self.schedule)):
+            ends = [end for end, weight in zip(ended, self.schedule[number][1], strict=True) if weight]
+            if self.stop == "first" and any(ends):
+                return None
+            if not all(ends):
+                return number
+        return None
 
     def measured(self, element: Element) -> int:
         """Return the measure of an element."""
@@ -82,14 +94,12 @@ class TakingTurns(Combining):
         shares = self.shares(len(parts))
         ended = [False] * len(parts)
         taken = [0] * len(parts)
-        count = 0
-        while True:
-            weights = shares.weights(count)
-            if shares.change_at(count):
-                taken = [0] * len(parts)
+        count = last = 0
+        while (entry := shares.entry(count, ended)) is not None:
+            if entry != last:
+                taken, last = [0] * len(parts), entry
+            weights = shares.schedule[entry][1]
             left = [number for number, weight in enumerate(weights) if weight and not ended[number]]
-            if not left or (shares.stop == "first" and len(left) < sum(weight > 0 for weight in weights)):
-                return
             number = min(left, key=lambda each: (taken[each] / weights[each], each))
             try:
                 element, location = next(parts[number])
@@ -179,13 +189,17 @@ def _chunk(shares: Shares, token: Token, log: list[_Taken]) -> Chunk:
 def _replayed(shares: Shares, token: Token, log: list[_Taken]) -> Token:
     """Return the token after the entries of a log, which began at a token."""
     count, taken, tokens = token[0], list(token[1]), list(token[2])
+    ended = [at is None for at in tokens]
     starts = {start for start, _ in shares.schedule}
+    last = shares.entry(max(count - 1, 0), ended)
+    may_change = True  # the entry that counts
     for part, chunk, index, amount in log:
-        if count in starts:  # the weights change here
-            taken = [0] * len(taken)
         if chunk is None:
-            tokens[part] = None
+            tokens[part], ended[part], may_change = None, True, True
         else:
+            if may_change or count in starts:
+                before, last, may_change = last, shares.entry(count, ended), False
+                taken = taken if last == before else [0] * len(taken)
             count += 1
             taken[part] += amount
             tokens[part] = chunk.afters[index]
@@ -216,27 +230,23 @@ class _Turns:
         self.count: int = token[0]
         self.taken: list[int] = list(token[1])
         self._ended = [at is None for at in token[2]]
+        self._entry = shares.entry(max(self.count - 1, 0), self._ended)
         self._enter()
 
     def _enter(self) -> None:
-        """Set the weights for this count; where they change, the measures start at 0."""
-        if self._shares.change_at(self.count):
-            self.taken = [0] * len(self.taken)
-        self._weights = self._shares.weights(self.count)
+        """Set the weights for the next element, and the progress of each part; measures of other weights start at 0."""
+        before, self._entry = self._entry, self._shares.entry(self.count, self._ended)
         self._until = next((start for start, _ in self._shares.schedule if start > self.count), None)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        """Compute the progress of each part that has a weight and more elements."""
-        pairs = list(zip(self._weights, self._ended, strict=True))
-        progress = zip(self.taken, pairs, strict=True)
         # A heap, whose least item is the part furthest behind, of equal ones the first.
-        self._progress = [
-            (taken / weight, part) for part, (taken, (weight, ended)) in enumerate(progress) if weight and not ended
-        ]
+        self._progress: list[tuple[float, int]] = []
+        if self._entry is None:
+            return
+        if self._entry != before:
+            self.taken = [0] * len(self.taken)
+        self._weights = self._shares.schedule[self._entry][1]
+        parts = enumerate(zip(self.taken, self._weights, self._ended, strict=True))
+        self._progress = [(taken / weight, part) for part, (taken, weight, ended) in parts if weight and not ended]
         heapq.heapify(self._progress)
-        if self._shares.stop == "first" and any(weight > 0 and ended for weight, ended in pairs):
-            self._progress = []
 
     def next(self) -> int | None:
         """Return the number of the part that is next, or None at the end."""
@@ -253,4 +263,4 @@ class _Turns:
     def end(self, part: int) -> None:
         """Note that a part has ended."""
         self._ended[part] = True
-        self._refresh()
+        self._enter()

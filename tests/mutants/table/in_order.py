@@ -91,6 +91,10 @@ IN_ORDER: Final[Faults] = {
             *("self.taken = [0] * len(self.taken)", "self.taken = list(self.taken)"),
             *(PAIRS, "failures/test_mixtures.py"),
         ),
+        "mixture in order: a state after the first chunk forgets what was counted": (
+            *("last = shares.entry(max(count - 1, 0), ended)", "last = 0"),
+            "equivalence/test_schedules.py",
+        ),
         "mixture in order: a state counts elements instead of their measure": (
             *("taken[part] += amount", "taken[part] += 1"),
             GOLDEN,

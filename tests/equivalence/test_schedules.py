@@ -1,0 +1,105 @@
+"""Mixtures that are read in order follow their schedules as those with positions do, and resume anywhere in them."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.dataset.functions import keep
+from tests.equivalence.decisions import DECISIONS, random_decisions
+
+NO_END = 1 << 60
+PARTS = "abc"
+Stop = Literal["first", "all"]
+STOPS: st.SearchStrategy[Stop] = st.sampled_from(("first", "all"))
+WEIGHTS = st.tuples(*[st.integers(0, 3)] * len(PARTS)).filter(any)
+ONE_WEIGHT = st.sampled_from([(1, 0, 0), (0, 2, 0), (0, 0, 1)])
+Schedule = dict[int, tuple[int, ...]]
+
+
+class Scheduled(NamedTuple):
+    """A mixture of parts of some lengths, whose elements are numbers that tell their part."""
+
+    lengths: tuple[int, ...]
+    schedule: Schedule
+
+    def mixed(self, stop: Literal["first", "all", "never"], filtered: frozenset[str] = frozenset()) -> ps.Dataset:
+        """Return the mixture, with some parts that can only be read in order."""
+        parts: dict[str, ps.Dataset] = {}
+        for number, (name, length) in enumerate(zip(PARTS, self.lengths, strict=True)):
+            part = ps.range(100 * number, 100 * number + length)
+            parts[name] = part.filter(keep) if name in filtered else part
+        named = {at: dict(zip(PARTS, weights, strict=True)) for at, weights in self.schedule.items()}
+        return ps.mix(parts, named, stop=stop)
+
+
+@st.composite
+def scheduled(draw: st.DrawFn, weights: st.SearchStrategy[tuple[int, ...]], least: int = 0) -> Scheduled:
+    """Draw parts of a few elements, of which schedules with up to five changes read several to their ends."""
+    lengths = draw(st.tuples(*[st.integers(least, 9)] * len(PARTS)))
+    starts = [0, *sorted(draw(st.sets(st.integers(1, 25), max_size=5)))]
+    return Scheduled(lengths, {start: draw(weights) for start in starts})
+
+
+def walk(mixture: Scheduled, stop: Stop) -> Iterator[int]:
+    """Yield the elements of a mixture, by a walk over its changes, as the oracle of those with positions does."""
+    counts, finished, position = [0] * len(PARTS), set[int](), 0
+    for (_, weights), (end, _) in pairwise([*sorted(mixture.schedule.items()), (NO_END, ())]):
+        taken = [0] * len(PARTS)
+        while position < end:
+            members = [number for number in range(len(PARTS)) if weights[number] and number not in finished]
+            if not members:
+                break
+            part = min(members, key=lambda number: (taken[number] / weights[number], number))
+            if counts[part] == mixture.lengths[part]:
+                if stop == "first":
+                    return
+                finished.add(part)
+                continue
+            yield 100 * part + counts[part]
+            counts[part], taken[part], position = counts[part] + 1, taken[part] + 1, position + 1
+
+
+FILTERED = st.frozensets(st.sampled_from(PARTS), min_size=1)
+
+
+@given(scheduled(ONE_WEIGHT, least=1), st.sampled_from(["first", "all", "never"]), FILTERED)
+def test_a_part_at_a_time_is_read_as_with_positions(
+    mixture: Scheduled, stop: Literal["first", "all", "never"], filtered: frozenset[str]
+) -> None:
+    """If each change has one part with a weight, both rules have the same order."""
+    ordered = mixture.mixed(stop, filtered).limit(60)
+    assert list(ordered) == list(mixture.mixed(stop).take(60))
+
+
+@given(scheduled(WEIGHTS), STOPS, FILTERED, DECISIONS)
+@example(Scheduled((1, 2, 2), {0: (1, 0, 0), 2: (0, 1, 2), 4: (0, 0, 1)}), "all", frozenset("a"), None)
+@example(Scheduled((0, 3, 4), {0: (0, 0, 1), 1: (0, 1, 1)}), "first", frozenset("a"), 2)  # in several chunks
+def test_changes_whose_parts_have_ended_are_skipped(
+    mixture: Scheduled, stop: Stop, filtered: frozenset[str], decisions: int | None
+) -> None:
+    """All other changes are followed, and the state after each element continues with the next one."""
+    dataset = mixture.mixed(stop, filtered)
+    expected = list(walk(mixture, stop))
+    assert list(dataset) == expected
+    with random_decisions(decisions), ps.Loader(dataset) as loader, ps.Loader(dataset) as resumed:
+        for count, element in enumerate(loader, 1):
+            assert element == expected[count - 1]
+            resumed.load_state_dict(loader.state_dict())
+            if count < len(expected):
+                assert list(resumed) == expected[count:]
+
+
+@given(scheduled(WEIGHTS), FILTERED)
+def test_the_parts_of_the_last_change_are_read_to_their_ends(mixture: Scheduled, filtered: frozenset[str]) -> None:
+    """With `stop="all"` a mixture that is read in order has all elements of these parts, as one with positions has."""
+    last = mixture.schedule[max(mixture.schedule)]
+    for dataset in (mixture.mixed("all"), mixture.mixed("all", filtered)):
+        found = list(dataset)
+        for number, weight in enumerate(last):
+            own = [each for each in found if each // 100 == number]
+            expected = list(range(100 * number, 100 * number + mixture.lengths[number]))
+            assert own == (expected if weight else expected[: len(own)])
