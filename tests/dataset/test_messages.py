@@ -183,6 +183,25 @@ STREAMS: dict[str, Case] = {
 }
 
 
+BY_PARTS = "reads its parts in order, so {} would repeat each of them by itself, and not the whole. {}"
+POSITIONS = "Give the parts positions, such as by filter(…, index=path), or repeat each of them."
+NEVER = 'Pass stop="never" to mix, which repeats each part by itself.'
+WITHOUT = "Or leave repeat() out, since a Loader begins the next epoch by itself."
+
+
+REPEATED: dict[str, Case] = {
+    "a join": graph(
+        ps.concatenate({"a": NUMBERS, "b": ODD}).batch(2).repeat,
+        f"concatenate({{a: …, b: …}}) {BY_PARTS.format('repeat()', f'{POSITIONS} {WITHOUT}')}",
+    ),
+    "a mixture": graph(lambda: ps.mix([ODD, ODD]).repeat(2), BY_PARTS.format("repeat(2)", f"{NEVER} {WITHOUT}")),
+    "a part": graph(
+        lambda: ps.mix({"a": ps.zip(ODD, ODD), "b": NUMBERS}, stop="never"),
+        BY_PARTS.format("mix(stop=\"never\") over part 'a'", POSITIONS),
+    ),
+}
+
+
 ABOVE_A_FILTER: dict[str, Case] = {
     f"{verb} above a filter": graph(call, f"{verb} needs a dataset whose elements have positions", f"Use {verb} before")
     for verb, call in {
@@ -608,6 +627,7 @@ ALL = {
     "joined": JOINED,
     "mixed": MIXED,
     "streams": STREAMS,
+    "repeated": REPEATED,
     "above a filter": ABOVE_A_FILTER,
     "without end": WITHOUT_END,
     "above a shuffle": ABOVE_A_SHUFFLE,

@@ -560,11 +560,16 @@ class Dataset(NotesErrors, Generic[T_co]):
         """Return the elements of several passes; each pass is another epoch of the dataset below.
 
         In a dataset that is read in order, batches and packed sequences continue over the end of a pass with elements
-        of the next one.
+        of the next one. If there is a `mix`, `concatenate`, `interleave` or `zip` of several parts below, these must
+        have positions: parts that are read in order could only be repeated one by one, as `mix(stop="never")` does.
 
         Args:
             times: the number of passes in an epoch of the result; None repeats without end.
             reshuffle: False repeats the order and the random maps of the first pass.
+
+        Raises:
+            GraphError: the dataset has positions and no end; or it is read in order, and there is a `limit` below, or
+                several parts that are read in order, or `reshuffle` is False.
 
         Example:
             >>> import penstock as ps
@@ -573,12 +578,13 @@ class Dataset(NotesErrors, Generic[T_co]):
         """
         if times is not None:
             times = need_count("times", times, 1)
+        verb = f"repeat({'' if times is None else times})"
         if not is_indexable(self._node):
             if not reshuffle:
                 refuse(self._node, "reshuffle=False needs positions. Use repeat before the step that has none.")
-            return self._new(repeated(self._node, times))
+            remedy = " Or leave repeat() out, since a Loader begins the next epoch by itself."
+            return self._new(repeated(self._node, times, verb, remedy))
         total = need_finite(self._node, "repeat()")
-        verb = f"repeat({'' if times is None else times})"
         return self._new(Reindex(self._node, Repeat(total, times, reshuffle=reshuffle), verb))
 
     def epoch(self, number: int) -> "Dataset[T_co]":

@@ -66,7 +66,7 @@ def mix(
 
     Raises:
         UsageError: an argument isn't as described.
-        GraphError: a part is empty, and stop is "never".
+        GraphError: stop is "never", and a part is empty, or can't be repeated, see `Dataset.repeat`.
 
     Example:
         >>> import penstock as ps
@@ -93,7 +93,9 @@ def mix(
             )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
     elif stop == "never":
-        nodes, ending = tuple(repeated(node, None) for node in nodes), "first"
+        named = zip(names, nodes, strict=True)
+        nodes = tuple(repeated(node, None, f'mix(stop="never") over part {name!r}') for name, node in named)
+        ending = "first"
     return Dataset(Combine(nodes, names, _streaming.Mix(rule, schedule, ending, measure), seed))
 
 

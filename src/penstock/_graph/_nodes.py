@@ -355,6 +355,11 @@ class CombineFacts(ABC):
         """The user's functions, each after a text for the fingerprint of functions, which never changes."""
         return ()
 
+    @property
+    def repeat_remedy(self) -> str:
+        """The remedy where the elements should be repeated, and are read in order; without a full stop."""
+        return "Give the parts positions, such as by filter(…, index=path), or repeat each of them"
+
     @abstractmethod
     def lines(self, names: tuple[str, ...], lengths: Sequence[str]) -> list[str]:
         """Return lines for `explain`: the condition on which the elements end, then the shares of the parts.

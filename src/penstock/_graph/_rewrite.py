@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
-from penstock._graph._length import length
+from penstock._graph._describe import chain_text
+from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
     Cache,
     Combine,
@@ -110,13 +111,19 @@ def choose(node: Node, sampler: Slice | Select | Bits, verb: str) -> Node:
     return Reindex(fixed, Reorder(len(sampler), derive(root(node).seed, "reorder")), "")
 
 
-def repeated(node: Node, times: int | None) -> Node:
+def repeated(node: Node, times: int | None, caller: str, remedy: str = "") -> Node:
     """Return a repeat of a node that is read in order: its block inputs and streams are repeated below its steps.
 
     So batches and windows continue over the end of a pass.
 
+    Args:
+        node: the node.
+        times: the number of passes; None is no bound.
+        caller: the call that repeats the node, for messages.
+        remedy: a further remedy, where the parts of a node would be repeated one by one.
+
     Raises:
-        GraphError: the node has a limit, which would count over all passes.
+        GraphError: the node has a limit, which would count over all passes, or several parts that are read in order.
     """
     if isinstance(node, Stream):
         return replace(node, times=None if times is None or node.times is None else node.times * times)
@@ -125,7 +132,19 @@ def repeated(node: Node, times: int | None) -> Node:
     count = length(node)
     if count is not None:
         return Reindex(node, Repeat(count, times), f"repeat({'' if times is None else times})")
-    return with_parents(node, tuple(repeated(parent, times) for parent in parents_of(node)))
+    if isinstance(node, Combine) and not _is_repeated_by_parts(node, times):
+        if is_endless(node):
+            return node
+        raise GraphError(
+            f"{chain_text(node)} reads its parts in order, so {caller} would repeat each of them by itself, and not "
+            f"the whole. {node.value.repeat_remedy}.{remedy}"
+        )
+    return with_parents(node, tuple(repeated(parent, times, caller, remedy) for parent in parents_of(node)))
+
+
+def _is_repeated_by_parts(node: Combine, times: int | None) -> bool:
+    """Return whether repeats of the parts are one of the whole: there is one part, a single pass, or never an end."""
+    return len(node.parts) == 1 or times == 1 or all(map(is_endless, node.parts))
 
 
 def prefixed(node: Node, name: str) -> Node:

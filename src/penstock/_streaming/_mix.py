@@ -63,6 +63,10 @@ class Mix(TakingTurns):
     def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
         return () if self.measure is None else (("measure", self.measure),)
 
+    @property
+    def repeat_remedy(self) -> str:
+        return 'Pass stop="never" to mix, which repeats each part by itself'
+
     def lines(self, names: tuple[str, ...], lengths: Sequence[str]) -> list[str]:
         del lengths
         rule = self.by_position

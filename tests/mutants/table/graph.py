@@ -199,6 +199,10 @@ GRAPH: Final[Faults] = {
             *("cycle * repeat.passes if repeat.reshuffle else cycle", "cycle"),
             GOLDEN,
         ),
+        "rewrite: a repeat of a join with an endless part repeats the others within the first pass": (
+            *("or all(map(is_endless, node.parts))", "or any(map(is_endless, node.parts))"),
+            "dataset/test_repeat.py",
+        ),
         "rewrite: orders that alternate are held by no selection": (
             *("cycle % sampler.cycle == 0", "cycle % sampler.cycle >= 0"),
             "dataset/test_order.py",
