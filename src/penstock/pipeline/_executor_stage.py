@@ -1,9 +1,9 @@
 """Stages whose plain function or generator runs in an executor outside this interpreter, such as a pool of processes.
 
 Items travel in chunks that take about two milliseconds, including the cost of sending them. A call that takes twice as
-long returns after its current item, and the stage gives the other items back to its channel. So a slow item delays only
-the results that its call has made in these milliseconds. A stage waits for each call that it has sent, even if the
-stage is cancelled, so that no call outlives it.
+long returns after its current item, and the stage gives the other items back to its channel before it puts out the
+results. So a slow item delays only the results that its call has made in these milliseconds. A stage waits for each
+call that it has sent, even if the stage is cancelled, so that no call outlives it.
 
 A generator in one of the pipeline's own processes runs in steps of the same length. A step starts when the values of
 the step before have been put out; so an endless generator works, and it is never far ahead of the next stage. A
@@ -77,6 +77,7 @@ class ExecutorStage(RunningStage):
             number = self._input.number
             results, outcomes = await self._results(items)
             tried = len(outcomes) or len(items)
+            self.give_back(number + tried, items[tried:])  # now: one of them may have the turn that this lane awaits
             if self._flatten:
                 last = self._generator(items[tried - 1], outcomes)
                 await self._put_steps(number, tried, results, last)
@@ -84,7 +85,6 @@ class ExecutorStage(RunningStage):
                 await self._protect(self._put_results(results))
             else:
                 await self._order.deliver(number, results, tried)
-            self._input.give_back(number + tried, items[tried:])
 
     def _generator(self, item: object, outcomes: list[Outcome]) -> "_RemoteGenerator":
         return _RemoteGenerator(self._remote, self._op, item, outcomes[-1][1] if outcomes else None)

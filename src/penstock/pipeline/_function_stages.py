@@ -63,9 +63,7 @@ class SyncStage(RunningStage):
         if not (applied.tried or call.done):
             call.slow = False  # it waits for a thread, and its time has not begun
         elif rest := applied.take_rest():
-            self._input.give_back(end - len(rest), rest)
-            if not self._idle:  # at the end of a pass other lanes may have ended
-                self._start_lanes()
+            self.give_back(end - len(rest), rest)
 
     # -- in order of completion
 

@@ -249,6 +249,13 @@ class RunningStage(ABC):
             self._idle -= 1
             self._input.free_lanes -= 1
 
+    def give_back(self, number: int, items: list[object]) -> None:
+        """Give items that were taken and not begun back to the channel; `number` is that of the first."""
+        if items:
+            self._input.give_back(number, items)
+            if not self._idle:  # at the end of a pass other lanes may have ended
+                self._start_lanes()
+
     async def _put(self, values: list[object]) -> None:
         """Put out values, even if another lane fails meanwhile."""
         if len(values) == 1 and self.output.offer(values[0]):
