@@ -18,7 +18,7 @@ The end of a pass is not an item in the queue but a boundary: `_passes` holds ho
 So `take` never returns items of two passes, and several lanes see the same end without one of them consuming it.
 
 A router puts items into a `PathSwitch`, which has a channel for each path. The paths end in `JoinInput`s, which share
-one output. `RoundRobin` moves the items of several channels into one output in turn.
+one output, and its end: a `Join`. `RoundRobin` moves the items of several channels into one output in turn.
 
 `asyncio.Queue` was not used: it has no end, no limit that changes, no limit in bytes, and moves one item per call.
 
@@ -342,10 +342,15 @@ class PathSwitch:
     """The entrances of several paths as one output, into which a router puts pairs of a path's number and an item.
 
     Items enter in the order in which they are put: one whose path is full holds back those after it.
+
+    Args:
+        paths: the entrances.
+        join: the shared end of the paths.
     """
 
-    def __init__(self, paths: Sequence[Output]) -> None:
+    def __init__(self, paths: Sequence[Output], join: "Join") -> None:
         self._paths = paths
+        self._join = join
 
     def offer(self, item: object) -> bool:
         """Return False if there is no room in an item's path; otherwise put it there, and return True."""
@@ -374,7 +379,8 @@ class PathSwitch:
                 paths.create_task(each.end_pass())
 
     def end(self, failure: PipelineFailure | None) -> None:
-        """Mark the end of all passes in all paths."""
+        """Mark the end of all passes in all paths; a failure is read after the items of all paths."""
+        self._join.share(failure)
         for each in self._paths:
             each.end(failure)
 
@@ -390,11 +396,20 @@ class PathSwitch:
 
 
 class Join:
-    """The shared end of several flows into one output: a pass ends when all flows have ended it, as does the output."""
+    """The shared end of several flows into one output: a pass ends when all flows have ended it, as does the output.
+
+    A failure of one flow ends the output at once, since another flow may have no end. A failure from before all flows
+    ends the output when all of them have ended, after the items that they still hold.
+
+    Attributes:
+        is_broken: whether the failure of one flow has ended the output, so that nothing needs the other flows.
+    """
 
     def __init__(self, output: Output, count: int) -> None:
+        self.is_broken = False
         self._output = output
         self._count = count
+        self._shared: PipelineFailure | None = None
         self._waiting = 0
         self._ended = 0
         self._passes = 0
@@ -413,10 +428,16 @@ class Join:
             while this_pass == self._passes:
                 await self._next_pass.wait()
 
+    def share(self, failure: PipelineFailure | None) -> None:
+        """Note the failure with which all flows are about to end."""
+        self._shared = failure
+
     def end(self, failure: PipelineFailure | None) -> None:
-        """Mark the end of one flow; a failure ends the output at once."""
+        """Mark the end of one flow; a failure of its own ends the output at once."""
         self._ended += 1
-        if failure is not None or self._ended == self._count:
+        is_own = failure is not None and failure is not self._shared
+        self.is_broken = self.is_broken or is_own
+        if is_own or self._ended == self._count:
             self._output.end(failure)
 
 

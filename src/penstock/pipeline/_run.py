@@ -31,13 +31,16 @@ stages before it should stop at once, since no stage takes their items. When the
 once.
 
 The solution: downstream, a stage's end is the end of its outputs; it comes after all items, with the failure, if there
-is one. Upstream, a task that ends cancels the tasks from which it took items. A stop cancels all tasks.
+is one. Upstream, a task that ends cancels the tasks from which it took items. If it fails in one of several flows that
+join, it cancels the other flows, too, once its failure has reached the join: nothing reads their items any more, and
+they may have no end. A stop cancels all tasks.
 
 Rejected: an `asyncio.TaskGroup` alone. At the first exception it cancels all tasks, also those that still carry the
 items computed before the failure. So a task of the group never raises a failure; it passes it on as a value.
 
 Guarantees:
-  - A task that ends passes its failure, or none, to its outputs, and cancels the tasks upstream that still run.
+  - A task that ends passes its failure, or none, to its outputs, and cancels the tasks that still run and whose items
+    nothing needs any more.
   - `run` returns when none of its tasks is left, whether it ended, failed, or was cancelled at any await, or twice.
 """
 
@@ -92,6 +95,8 @@ class StageTask:
         input_failure: returns the failure that ended the input; None if there is none.
         outputs: the outputs that are ended when the task ends.
         upstream: the tasks from which it takes items, directly or not; they are cancelled when it ends.
+        beside: the joins of the flows that it belongs to, with the tasks of the other flows of each; these are
+            cancelled when it ends, if its failure has broken the join.
     """
 
     name: str
@@ -99,6 +104,11 @@ class StageTask:
     input_failure: Callable[[], PipelineFailure | None]
     outputs: Sequence[EndedOutput]
     upstream: "list[StageTask]" = field(default_factory=list)
+    beside: "list[tuple[Join, list[StageTask]]]" = field(default_factory=list)
+
+    def unneeded(self) -> "list[StageTask]":
+        """Return the tasks whose items nothing needs after the end of this one."""
+        return [*self.upstream, *(task for join, tasks in self.beside if join.is_broken for task in tasks)]
 
 
 class Resources:
@@ -219,10 +229,13 @@ class RunBuilder:
             self._add(name, merged.run, merged.failure, [output], [task for tasks in upstream for task in tasks])
             return
         join = Join(output, len(channels))
+        flows: list[list[StageTask]] = []
         for channel, tasks in zip(channels, upstream, strict=True):
             join_input = JoinInput(output, join)
             moved = RoundRobin([channel], join_input)
-            self._add(name, moved.run, moved.failure, [join_input], tasks)
+            task = self._add(name, moved.run, moved.failure, [join_input], tasks)
+            flows.append([*tasks, task])
+        _join(join, flows)
 
     def _sequence(
         self,
@@ -254,13 +267,17 @@ class RunBuilder:
         join = Join(output, len(stage.paths))
         inputs = [[_channel_before(each) for each in path] for path in stage.paths]
         outputs: list[list[Output]] = [[*channels, JoinInput(output, join)] for channels in inputs]
-        switch = PathSwitch([each[0] for each in outputs])
+        switch = PathSwitch([each[0] for each in outputs], join)
         router = self._router(name, stage, channel, switch)
         begin = len(self._tasks)
         task = self._add(name, router.run, partial(_failure_of, channel), [switch], upstream)
+        flows: list[list[StageTask]] = []
         for number, path in enumerate(stage.paths):
             prefix = name + prefix_inside("", number)
+            first = len(self._tasks)
             self._sequence(path, inputs[number], outputs[number][1:], prefix, [*upstream, task])
+            flows.append(self._tasks[first:])
+        _join(join, flows)
         return router, [*upstream, *self._tasks[begin:]]
 
     def _router(self, name: str, stage: PathVariants, channel: Channel, switch: PathSwitch) -> RunningStage:
@@ -342,6 +359,14 @@ class RunBuilder:
         return task
 
 
+def _join(join: Join, flows: Sequence[list[StageTask]]) -> None:
+    """Note for each task of several flows the tasks of the other ones."""
+    for flow in flows:
+        others = [task for each in flows if each is not flow for task in each]
+        for task in flow:
+            task.beside.append((join, others))
+
+
 def _op_of(pipe: Pipe) -> Callable[[Item], Item]:
     """Return the function that is called for an item."""
     op = cast("Any", pipe.op)
@@ -397,7 +422,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
         failure = _internal_failure(stage.name, caught.error)
     for output in stage.outputs:
         output.end(failure)
-    for other in stage.upstream:
+    for other in stage.unneeded():
         tasks[id(other)].cancel()
     if isinstance(caught.error, asyncio.CancelledError):
         raise caught.taken()
