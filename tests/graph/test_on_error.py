@@ -4,6 +4,7 @@ import errno
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,76 @@ def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
     found, error = one_by_one(dataset, num_workers)
     assert len(found) == 6
     assert str(error) == "corrupt 6"
+
+
+PLACES: list[dict[str, Any]] = [
+    {},
+    {"num_workers": 2, "workers": "threads"},
+    {"num_workers": 1, "workers": "processes"},
+    {"isolated": True},
+]
+NUMBERS = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32))
+GROUPED = NUMBERS.batch(4).unbatch()
+
+
+@pytest.mark.parametrize("place", PLACES, ids=repr)
+@pytest.mark.parametrize(
+    ("numbers", "on_disk"), [(NUMBERS, False), (GROUPED, True)], ids=["elements in memory", "rows of batches on disk"]
+)
+def test_a_cache_keeps_no_substitute(
+    numbers: ps.Dataset, place: dict[str, Any], tmp_path: Path, *, on_disk: bool
+) -> None:
+    """Each epoch has its own substitutes, whichever was computed first, on every rank and after a seek."""
+    plain, cached = (below.shuffle().batch(8) for below in (numbers, numbers.cache(tmp_path if on_disk else None)))
+    with ps.Loader(plain) as loader:
+        expected = [[batch.tolist() for batch in loader] for _ in range(3)]
+    for ranks in (1, 2):
+        for rank in range(ranks):
+            with ps.Loader(cached, shard=ps.Shard(rank, ranks), **place) as loader:
+                for epoch in (2, 0, 1):
+                    loader.seek(epoch * len(expected[0]))
+                    share = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
+                    assert [batch.tolist() for batch in loader] == [rows[share] for rows in expected[epoch]]
+    assert cached[0].tolist() == expected[0][0]
+
+
+@pytest.mark.parametrize(("size", "kept"), [("1GiB", 31), (2_000, 8)])
+def test_a_cache_keeps_the_others_of_a_block_with_a_substitute(size: int | str, kept: int) -> None:
+    """They are computed again only once, and not if the cache has no room for them."""
+    calls: list[int] = []
+
+    def refuse_three(number: int) -> int:
+        calls.append(number)
+        if number == 3:
+            raise ValueError(number)
+        return number
+
+    cached = ps.range(32, seed=5).map(refuse_three, on_error=ps.Substitute()).cache(size=size)
+    with ps.Loader(cached.batch(32)) as loader:
+        list(loader)
+        assert len(calls) <= 2 * (32 + 1)
+        calls.clear()
+        list(loader)
+    # The absent ones, a substitute, and, for a full cache, the first that have no room.
+    assert 32 - kept < len(calls) <= 32 - kept + 4
+    (line,) = (line for line in str(cached.explain(evaluate=False)).splitlines() if "are kept" in line)
+    assert f"{kept} of 32 elements" in line
+
+
+def test_a_failure_of_what_a_cache_computes_again_loses_no_element() -> None:
+    """A function that fails only in the calls by which a cache finds the substitutes of a block raises no error."""
+    calls: list[int] = []
+
+    def fail_later(number: int) -> int:
+        calls.append(number)
+        if len(calls) > 8:
+            raise ValueError("gone")
+        return number
+
+    below = NUMBERS.take(8)
+    with ps.Loader(below.map(fail_later).cache().batch(8)) as loader:
+        assert [batch.tolist() for batch in loader] == [list(below)]
+    assert len(calls) > 8
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

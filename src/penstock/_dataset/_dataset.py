@@ -866,6 +866,7 @@ class Dataset(NotesErrors, Generic[T_co]):
         """Return the same elements, and keep each one that was computed, in memory or in a directory.
 
         A full cache keeps its elements and adds none: each element is read once an epoch, so replacing would not help.
+        An element that replaces a failing one, by `ps.Substitute`, isn't kept, since it is another one in each epoch.
 
         Args:
             where: a directory, which any number of processes may share; None keeps elements in this process's memory.

@@ -18,8 +18,8 @@ Which step's function crashed the process is unknown. So the crash counts as an 
 
 Invariants:
   - The elements equal `element_at` of each position.
-  - The function of a map is called once for each element, unless an error that may pass is retried. When it raises, the
-    results before are kept (`_apply.apply_into`).
+  - The function of a map is called once for each element, unless an error that may pass is retried, or a cache finds
+    out which elements of a block were replaced. When it raises, the results before are kept (`_apply.apply_into`).
   - Elements that a filter or `on_error="skip"` leaves out are missing, and `Block.kept` has the numbers of the others.
 """
 
@@ -326,7 +326,7 @@ def _cached(step: Cache, epochs: Integers, positions: Integers, context: Context
     def compute(absent: list[int]) -> list[Element]:
         return evaluate_block(step.parent, epochs[absent], positions[absent], context).elements
 
-    return cached(step, positions.tolist(), compute)
+    return cached(step, positions.tolist(), compute, context)
 
 
 def _mixed(step: Combine, rule: MixtureRule, epochs: Integers, positions: Integers, context: Context) -> list[Element]:

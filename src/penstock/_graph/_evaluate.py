@@ -8,7 +8,8 @@ but where a table is looked up.
 The functions of single steps below it are shared with blocks:
 
 - *Caches*: a store that fails costs time, and never an element. The store's key is the parent's position. So the parent
-  must have the same order in every epoch and no random step; the verb `cache` checks both.
+  must have the same order in every epoch and no random step; the verb `cache` checks both. An element that is made of a
+  substitute depends on the epoch, and is never stored.
 - *Masks* are bool leaves that are true where an element has data and not padding.
 """
 
@@ -17,7 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def element_at(node: Node, epoch: int, position: int, context: Context) -> Eleme
         case Split():
             return splitting_of(node).piece_at(node, epoch, position, context, element_at)
         case Cache(parent=parent):
-            return cached(node, [position], lambda _: [element_at(parent, epoch, position, context)])[0]
+            return cached(node, [position], lambda _: [element_at(parent, epoch, position, context)], context)[0]
         case Combine(parts=parts, names=names, value=value) if value.rule is not None:
             number, part_epoch, part_position = value.rule(epoch, position)
             return value.joined(names, [[element_at(parts[number], part_epoch, part_position, context)]])[0]
@@ -115,22 +116,47 @@ def keeps(step: Filter, element: Element, location: Location) -> bool:
         raise
 
 
-def cached(step: Cache, positions: Sequence[int], compute: Callable[[list[int]], list[Element]]) -> list[Element]:
-    """Return elements from a cache's store, and compute and store the others.
+Compute: TypeAlias = Callable[[list[int]], list[Element]]
+
+
+def cached(step: Cache, positions: Sequence[int], compute: Compute, context: Context) -> list[Element]:
+    """Return elements from a cache's store, and compute and store the others, but those that an event is about.
 
     Args:
         step: the cache.
         positions: of the elements, in the parent.
         compute: returns the elements that the store doesn't hold, given their numbers in `positions`.
+        context: of the calling thread, to which events are reported.
     """
     store: ElementStore = step.store
     elements = [_from_store(step, partial(store.get, position)) for position in positions]
     absent = [number for number, element in enumerate(elements) if element is MISSING]
     if absent:
-        for number, element in zip(absent, compute(absent), strict=True):
+        events = context.kept.events
+        computed = compute(absent)
+        are_lasting = context.kept.events == events
+        for number, element in zip(absent, computed, strict=True):
             elements[number] = element
-            _from_store(step, partial(store.put, positions[number], element))
+            if are_lasting:
+                _from_store(step, partial(store.put, positions[number], element))
+        if not are_lasting and len(absent) > 1:
+            _store_singly(step, positions, absent, compute, context)
     return elements
+
+
+def _store_singly(step: Cache, positions: Sequence[int], absent: list[int], compute: Compute, context: Context) -> None:
+    """Compute elements again, each by itself, which shows whether an event is about it, and store the others."""
+    for number in absent:
+        events = context.kept.events
+        try:
+            (element,) = compute([number])
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            continue  # the first call has returned the element, so the caller has it
+        is_lasting = context.kept.events == events
+        if is_lasting and _from_store(step, partial(step.store.put, positions[number], element)) is not True:
+            return  # there is no room for the others either
 
 
 def _from_store(step: Cache, method: Callable[[], Element | Missing]) -> Element | Missing:
