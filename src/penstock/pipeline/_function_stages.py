@@ -83,7 +83,7 @@ class SyncStage(RunningStage):
         stages = await self._enter()
         try:
             applied = Applied(tuple(stage.op for stage in stages), items)
-            call = self.threads.start(applied, self._stop, slow=len(items) == 1)
+            call = self.threads.start(applied, self.stop, slow=len(items) == 1)
             await call.forward_values(put)
             if call.error is not None:
                 raise self._call_failure(call.error)
@@ -118,7 +118,7 @@ class SyncStage(RunningStage):
                 results.clear()
 
         applied = Applied((self.op,), items)
-        call = self.threads.start(applied, self._stop, slow=len(items) == 1)
+        call = self.threads.start(applied, self.stop, slow=len(items) == 1)
         await call.forward_values(put)
         if call.error is not None:
             raise self._call_failure(call.error)
@@ -237,12 +237,16 @@ class AsyncStage(RunningStage):
         return items[0] if items else NOTHING
 
     async def _call(self, item: object) -> object:
+        result: object
         try:
-            return await self._op(item)
+            result = await self._op(item)
         except BaseException as error:
             if is_own_cancellation(error):
                 raise
-            return Failed(item, error)
+            result = Failed(item, error)
+        if self.stop.is_set:  # the op has swallowed the cancellation
+            raise asyncio.CancelledError
+        return result
 
     async def _deliver(self, result: object) -> None:
         if type(result) is Failed:
@@ -270,6 +274,8 @@ class AsyncGeneratorStage(RunningStage):
         while items := await self._take(1):
             started = perf_counter()
             made, failed = await self._run_one(items[0])
+            if self.stop.is_set:  # the generator has swallowed the cancellation
+                raise asyncio.CancelledError
             seconds = perf_counter() - started
             self.count(1, made, int(failed is not None), seconds)
             self.learn(1, seconds)
@@ -283,6 +289,8 @@ class AsyncGeneratorStage(RunningStage):
         try:
             async with aclosing(self._op(item)) as values:
                 async for value in values:
+                    if self.stop.is_set:
+                        break
                     if value is not SKIP:
                         made += 1
                         if not self.output.offer(value):

@@ -61,6 +61,9 @@ class RunningSource:
         threads: one of them pulls an iterable that is not async.
         wait_for_reader: waits until readers have begun so many passes.
         probe: counts for the statistics; None if there are none.
+
+    Attributes:
+        stop: set when the source is cancelled.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class RunningSource:
         self._output = output
         self._threads = threads
         self._wait_for_reader = wait_for_reader
-        self._stop = StopFlag()
+        self.stop = StopFlag()
         self._probe = probe
 
     async def run(self) -> None:
@@ -102,14 +105,14 @@ class RunningSource:
     async def _read(self, iterable: Iterable[object]) -> None:
         threads = self._threads
         opened: list[Iterator[object]] = []
-        call = threads.start(lambda _: opened.append(iter(iterable)), self._stop)
+        call = threads.start(lambda _: opened.append(iter(iterable)), self.stop)
         await call.wait(until_done=True)
         if call.error is not None:
             raise stage_failure(self._name, call.error)
         iterator = opened.pop()
         try:
             while True:
-                pulled = await pull(iterator, self._output, threads, self._stop, self._put)
+                pulled = await pull(iterator, self._output, threads, self.stop, self._put)
                 self._count(pulled)
                 if pulled.error is not None:
                     raise stage_failure(self._name, pulled.error)
@@ -145,6 +148,8 @@ class RunningSource:
             close = getattr(iterator, "aclose", None)
             if close is not None and iterator is not iterable:
                 await close()
+        if self.stop.is_set:  # the iterator has swallowed the cancellation
+            raise asyncio.CancelledError
 
     async def _put_from(self, iterator: AsyncIterator[object]) -> None:
         yielded = perf_counter()  # when the source last let other tasks run
@@ -155,9 +160,10 @@ class RunningSource:
             except StopAsyncIteration:
                 return
             except BaseException as error:
-                if is_own_cancellation(error):
-                    raise
-                raise stage_failure(self._name, error) from error
+                self._raise_failure(error)
+                raise
+            if self.stop.is_set:
+                return
             now = perf_counter()
             if self._probe is not None:
                 self._probe.done(1, 0, now - started)
@@ -167,6 +173,11 @@ class RunningSource:
                 self._output.slowest_seconds = now - started
                 await asyncio.sleep(0)
                 yielded = perf_counter()
+
+    def _raise_failure(self, error: BaseException) -> None:
+        # Returns if the exception is the cancellation of the source.
+        if not is_own_cancellation(error):
+            raise stage_failure(self._name, error) from error
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:
@@ -211,7 +222,7 @@ class GeneratorStage(RunningStage):
 
     async def _pull_all(self, item: object, number: int) -> Failed | None:
         opened: list[Iterator[object]] = []
-        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self._stop)
+        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self.stop)
         await call.wait(until_done=True)
         if call.error is not None:
             await self._wait_for_turn(number)
@@ -226,7 +237,7 @@ class GeneratorStage(RunningStage):
         seconds, count = 0.0, 0
         try:
             while self._failure is None:
-                pulled = await pull(iterator, self.output, self._threads, self._stop, put)
+                pulled = await pull(iterator, self.output, self._threads, self.stop, put)
                 seconds, count = seconds + pulled.seconds, count + pulled.count
                 if pulled.error is not None or pulled.ended:
                     await self._wait_for_turn(number)

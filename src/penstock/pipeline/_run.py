@@ -42,6 +42,8 @@ Guarantees:
   - A task that ends passes its failure, or none, to its outputs, and cancels the tasks that still run and whose items
     nothing needs any more.
   - `run` returns when none of its tasks is left, whether it ended, failed, or was cancelled at any await, or twice.
+  - The stop flag of a stage is set before its task is cancelled. A cancellation reaches a task once, and user code may
+    swallow it; so each call of user code in the loop is followed by a look at the flag.
 """
 
 import asyncio
@@ -75,7 +77,7 @@ from penstock.pipeline._processes import Executors
 from penstock.pipeline._running_stage import RunningStage, StageSetup
 from penstock.pipeline._stages import Aggregate, Disaggregate, PathVariants, Pipe, Stage, ThreadExecutor
 from penstock.pipeline._statistics import Probes
-from penstock.pipeline._threads import AnyThreads, ExecutorThreads, Threads
+from penstock.pipeline._threads import AnyThreads, ExecutorThreads, StopFlag, Threads
 
 
 class EndedOutput(Protocol):
@@ -94,6 +96,7 @@ class StageTask:
         run: the coroutine function that runs; an exception that it raises ends the pipeline.
         input_failure: returns the failure that ended the input; None if there is none.
         outputs: the outputs that are ended when the task ends.
+        stop: set before the task is cancelled, so that it ends even if user code has swallowed the cancellation.
         upstream: the tasks from which it takes items, directly or not; they are cancelled when it ends.
         beside: the joins of the flows that it belongs to, with the tasks of the other flows of each; these are
             cancelled when it ends, if its failure has broken the join.
@@ -103,6 +106,7 @@ class StageTask:
     run: Callable[[], Awaitable[None]]
     input_failure: Callable[[], PipelineFailure | None]
     outputs: Sequence[EndedOutput]
+    stop: StopFlag
     upstream: "list[StageTask]" = field(default_factory=list)
     beside: "list[tuple[Join, list[StageTask]]]" = field(default_factory=list)
 
@@ -213,7 +217,7 @@ class RunBuilder:
             probe = self._probes.probe(name, "source", 1)
             threads = self._resources.source_threads(name)
             source = RunningSource(name, config.source, outputs[0], threads, self._outlet.wait_for_reader, probe=probe)
-            self._add(name, source.run, _no_failure, [outputs[0]], [])
+            self._add(name, source.run, _no_failure, [outputs[0]], source.stop, [])
         self._sequence(config.pipes, channels, outputs[1:], prefix, self._tasks[begin:])
         return self._tasks[begin:]
 
@@ -226,14 +230,15 @@ class RunBuilder:
         ]
         if merge.order == "turns":
             merged = RoundRobin(channels, output)
-            self._add(name, merged.run, merged.failure, [output], [task for tasks in upstream for task in tasks])
+            tasks = [task for tasks in upstream for task in tasks]
+            self._add(name, merged.run, merged.failure, [output], StopFlag(), tasks)
             return
         join = Join(output, len(channels))
         flows: list[list[StageTask]] = []
         for channel, tasks in zip(channels, upstream, strict=True):
             join_input = JoinInput(output, join)
             moved = RoundRobin([channel], join_input)
-            task = self._add(name, moved.run, moved.failure, [join_input], tasks)
+            task = self._add(name, moved.run, moved.failure, [join_input], StopFlag(), tasks)
             flows.append([*tasks, task])
         _join(join, flows)
 
@@ -254,7 +259,8 @@ class RunBuilder:
                 running, upstream = self._paths(full_name, stage, channel, output, upstream)
             else:
                 running = self._stage(stage, self._setup(stage, full_name, channel, output))
-                task = self._add(full_name, running.run, partial(_failure_of, channel), [output], upstream)
+                failure = partial(_failure_of, channel)
+                task = self._add(full_name, running.run, failure, [output], running.stop, upstream)
                 upstream = [*upstream, task]
             if isinstance(before, SyncStage) and isinstance(running, SyncStage) and running.threads is before.threads:
                 before.following = running
@@ -270,7 +276,7 @@ class RunBuilder:
         switch = PathSwitch([each[0] for each in outputs], join)
         router = self._router(name, stage, channel, switch)
         begin = len(self._tasks)
-        task = self._add(name, router.run, partial(_failure_of, channel), [switch], upstream)
+        task = self._add(name, router.run, partial(_failure_of, channel), [switch], router.stop, upstream)
         flows: list[list[StageTask]] = []
         for number, path in enumerate(stage.paths):
             prefix = name + prefix_inside("", number)
@@ -352,9 +358,10 @@ class RunBuilder:
         run: Callable[[], Awaitable[None]],
         input_failure: Callable[[], PipelineFailure | None],
         outputs: Sequence[EndedOutput],
+        stop: StopFlag,
         upstream: list[StageTask],
     ) -> StageTask:
-        task = StageTask(name, run, input_failure, outputs, upstream)
+        task = StageTask(name, run, input_failure, outputs, stop, upstream)
         self._tasks.append(task)
         return task
 
@@ -402,11 +409,27 @@ async def run(stages: Sequence[StageTask]) -> None:
         async with asyncio.TaskGroup() as group:
             for stage in stages:
                 tasks[id(stage)] = group.create_task(_drive(stage, tasks), name=stage.name)
+            if tasks:
+                await _ended(stages, tasks)
     finally:
         tasks.clear()  # a task keeps the traceback of its cancellation, whose frames hold this dict: a reference cycle
         for stage in stages:  # a task cancelled before its first step hasn't ended them; a second end has no effect
             for output in stage.outputs:
                 output.end(None)
+
+
+async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[None]]) -> None:
+    """Wait until all tasks have ended.
+
+    Raises:
+        CancelledError: the run is cancelled; all stop flags are set, before the group cancels the tasks.
+    """
+    try:
+        await asyncio.wait(tasks.values())
+    except asyncio.CancelledError:
+        for stage in stages:
+            stage.stop.is_set = True
+        raise
 
 
 async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None:
@@ -423,6 +446,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
     for output in stage.outputs:
         output.end(failure)
     for other in stage.unneeded():
+        other.stop.is_set = True
         tasks[id(other)].cancel()
     if isinstance(caught.error, asyncio.CancelledError):
         raise caught.taken()

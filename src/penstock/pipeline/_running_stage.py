@@ -151,12 +151,14 @@ class RunningStage(ABC):
 
     Attributes:
         item_seconds: the recent mean of the seconds per item in a call of the op; 0 until the first call.
+        stop: set when the stage is cancelled, or has failed. A lane that finds it set after a call on the loop ends,
+            since the op has swallowed the lane's cancellation.
     """
 
     def __init__(self, setup: StageSetup) -> None:
         self.name, self.concurrency, self._input, self.output, self.failure_limit, self._probe = setup
         self.item_seconds = 0.0
-        self._stop = StopFlag()
+        self.stop = StopFlag()
         self._lanes: set[asyncio.Task[None]] = set()
         self._idle = 0  # lanes without an item: they wait for one, or were only just started
         self._protected: set[asyncio.Task[None]] = set()  # lanes that hold results
@@ -219,7 +221,7 @@ class RunningStage(ABC):
             raise caught.error
         if caught.error is not None and self._failure is None:
             self._failure = caught.error
-            self._stop.is_set = True
+            self.stop.is_set = True
             for other in self._lanes - self._protected:
                 other.cancel()
 
