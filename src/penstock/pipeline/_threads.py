@@ -95,7 +95,7 @@ class ThreadCall:
         error: the exception that ended the call; None if it returned.
     """
 
-    __slots__ = ("_notifications", "_waiter", "done", "error", "function", "slow", "stop", "values")
+    __slots__ = ("_has_begun", "_notifications", "_waiter", "done", "error", "function", "slow", "stop", "values")
 
     def __init__(
         self, function: Callable[["ThreadCall"], None], stop: StopFlag, notifications: "Notifications", *, slow: bool
@@ -106,6 +106,7 @@ class ThreadCall:
         self.done = False
         self.error: BaseException | None = None
         self.slow = slow
+        self._has_begun = False
         self._notifications = notifications
         self._waiter: asyncio.Future[None] | None = None
 
@@ -113,6 +114,7 @@ class ThreadCall:
 
     def run(self) -> None:
         """Run the function, and notify the loop of its end."""
+        self._has_begun = True
         with Caught() as caught:
             self.function(self)
         self.error = caught.error
@@ -123,9 +125,10 @@ class ThreadCall:
         self._notifications.send(self._wake)
 
     def fail(self, error: BaseException) -> None:
-        """End a call that never began with an error."""
-        self.error = error
-        self._notifications.send(self._finish)
+        """End a call that never began with an error; one that has begun ends by itself."""
+        if not self._has_begun:
+            self.error = error
+            self._notifications.send(self._finish)
 
     # -- on the loop
 
@@ -218,6 +221,8 @@ class ExecutorThreads:
         def settle(submitted: "Future[None]") -> None:
             if submitted.cancelled():
                 call.fail(_fatal(RuntimeError("the executor cancelled a call that had been sent to it")))
+            elif (error := submitted.exception()) is not None:  # such as that of an initializer
+                call.fail(_fatal(error))
 
         with Caught() as submitting:
             self._executor.submit(call.run).add_done_callback(settle)

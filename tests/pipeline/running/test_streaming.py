@@ -120,8 +120,8 @@ def test_a_pool_that_is_shut_down() -> None:
 class ObservedPool(ThreadPoolExecutor):
     """A pool that sets an event when a call was sent to it."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
+    def __init__(self, count: int, initializer: Callable[[], None] | None = None) -> None:
+        super().__init__(count, initializer=initializer)
         self.sent = threading.Event()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -151,6 +151,57 @@ def test_a_pool_that_is_shut_down_before_a_call_begins() -> None:
 def generated(item: int) -> Iterator[int]:
     """Yield the item."""
     yield item
+
+
+class UnpreparedPool(ObservedPool):
+    """A pool whose initializer raises when a call was sent to it."""
+
+    def __init__(self) -> None:
+        super().__init__(1, self._prepare)
+
+    def _prepare(self) -> None:
+        assert self.sent.wait(PATIENCE_SECONDS)
+        raise ValueError("not prepared")
+
+
+class FailingPool(ThreadPoolExecutor):
+    """A pool that runs no call, or each call, and always returns a future that has failed."""
+
+    def __init__(self, *, runs: bool) -> None:
+        super().__init__(1)
+        self._runs = runs
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return a failed future."""
+        if self._runs:
+            super().submit(fn, *args, **kwargs).result()
+        failed: Future[Any] = Future()
+        failed.set_exception(ValueError("not prepared"))
+        return failed
+
+
+@pytest.mark.parametrize("make", [UnpreparedPool, lambda: FailingPool(runs=False)])
+@pytest.mark.parametrize("op", [abs, generated])
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_a_pool_that_fails_a_call_without_running_it(
+    make: Callable[[], ThreadPoolExecutor], op: Any, order: Any
+) -> None:
+    """A call that the pool fails before it begins, since the initializer raised, ends the pipeline."""
+    with make() as pool:
+        builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool, concurrency=2, output_order=order)
+        pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
+        with pytest.raises(PipelineFailure, match=r"initializer|not prepared"):
+            list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        pipeline.stop(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("op", [abs, generated])
+def test_a_pool_that_fails_after_a_call(op: Any) -> None:
+    """A call that ran has its own result, whatever becomes of the pool's future."""
+    with FailingPool(runs=True) as pool:
+        builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool).add_sink()
+        with builder.build(num_threads=1).auto_stop() as pipeline:
+            assert list(pipeline.get_iterator(timeout=PATIENCE_SECONDS)) == [*range(9)]
 
 
 def odd_or_none(number: int) -> object:
