@@ -44,6 +44,19 @@ class Waiting(Counting):
         yield from numbers
 
 
+class DrawingLate:
+    """A sampler that draws from torch's global generator for each index."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(20):
+            yield int(torch.randint(400, ()))
+
+
+def drawing_too(loader: Loader, dataset: object, **given: Any) -> object:
+    """Draw from the generator between batches, as a training does."""
+    return [(batch, torch.rand(1)) for batch in loader(dataset, sampler=DrawingLate(), **given)]
+
+
 class Raising:
     """A sampler that raises in between."""
 
@@ -102,6 +115,11 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
     "default dtype": in_double,
+    "drawing": lambda loader: drawing_too(loader, Numbers(400), num_workers=2, batch_size=3),
+    "drawing, at once": lambda loader: drawing_too(loader, AtOnce(), num_workers=1, batch_size=3),
+    "drawing, single": lambda loader: drawing_too(loader, Numbers(400), num_workers=1, batch_size=None),
+    "drawing less": lambda loader: drawing_too(loader, AtOnce(), num_workers=2, batch_size=3, prefetch_factor=1),
+    "drawing more": lambda loader: drawing_too(loader, Numbers(400), num_workers=2, batch_size=2, prefetch_factor=3),
     "worker info": lambda loader: list(loader(WorkerInfo(), num_workers=2, batch_size=3)),
     "errors": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[0, 1, 2, 3, 4, 7, 6, 8]))),
     "two words": lambda loader: going_on(iter(loader(Failing(), num_workers=2, sampler=[5, 6]))),

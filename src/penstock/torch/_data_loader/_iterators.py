@@ -59,6 +59,7 @@ from penstock.torch._data_loader._torch_private import (
 from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
 from penstock.torch._data_loader._worker_process import WorkerProcess
 from penstock.torch._data_loader._workers import (
+    Ahead,
     JobRules,
     Queue,
     Sampled,
@@ -191,7 +192,8 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         start = Start(sent, given.num_workers, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
         most = max(least, 2 * rules.num_workers)
-        self._team = Workers(given, rules, start, least=least, most=most, memory=given.memory)
+        ahead = Ahead(least, most, drawn=prefetch * rules.num_workers)  # torch draws as many, then one for each batch
+        self._team = Workers(given, rules, start, ahead, given.memory)
         self._number = -1
         self._made: deque[object] = deque()  # the undelivered batches of a job
         self._taken: DrawnJob | None = None  # taken before its batch was requested; it failed, or its batches did
@@ -488,7 +490,7 @@ class _Stream:
         given: Any = loader
         self._rules = JobRules(Learned(), 1, stacks=False, is_batched=False, at_once=False)
         memory = given.memory and max(given.memory // given.num_workers, 1)
-        self._team = Workers(loader, self._rules, start, least=ahead, most=max(ahead, 2), memory=memory)
+        self._team = Workers(loader, self._rules, start, Ahead(ahead, max(ahead, 2), max(ahead, 2)), memory)
         self._is_stateful = is_stateful(given.dataset)
         self._queue: Queue | None = None
 

@@ -20,7 +20,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from penstock._caught import Caught
 from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, WHOLE_BATCHES, decide
@@ -181,21 +181,26 @@ class Sampled:
         self._waiting: deque[DrawnBatch] = deque()
         self._under_way: list[DrawnJob] = []
 
-    def draw(self, most: int) -> None:
-        """Draw batches until `most` are drawn and not delivered; more where jobs have several of them."""
+    def draw(self, most: int, drawn: int) -> None:
+        """Draw batches until as many are drawn and not delivered.
+
+        Args:
+            most: the number where no program can tell when they are drawn; more where jobs have several of them.
+            drawn: the number of others, which is torch's.
+        """
         ahead = len(self._waiting) + sum(len(job.work.batches) for job in self._under_way)
         newest, is_free = self._newest, self._number < self._free
         each = self._rules.batches_per_job(newest) if newest is not None and is_free else 1
         while not self._has_ended and self.error is None:
-            if ahead >= (most * each if self._number < self._free else most):
+            if ahead >= (max(most * each, drawn) if self._number < self._free else drawn):
                 return
             ahead += 1
             with Caught(Exception) as caught:
-                drawn = next(self._sampler, _NOTHING)  # a StopIteration would keep frames, and a batch, for a while
-                if drawn is _NOTHING:
+                indices = next(self._sampler, _NOTHING)  # a StopIteration would keep frames, and a batch, for a while
+                if indices is _NOTHING:
                     self._has_ended = True
                 else:
-                    self._newest = self._given(drawn)
+                    self._newest = self._given(indices)
                     self._waiting.append(self._newest)
             if caught.error is not None:
                 self.error = caught.taken()  # raised after the batches before it
@@ -304,6 +309,20 @@ _MAX_KEPT: Final = 64  # batches kept by the consumer, with a descriptor each; f
 _EVERYTHING: Final = 1 << 62
 
 
+class Ahead(NamedTuple):
+    """The numbers of batches ahead of the program.
+
+    Attributes:
+        least: under way or ready, of any size.
+        most: the same if batches are small.
+        drawn: drawn, if a program can tell when.
+    """
+
+    least: int
+    most: int
+    drawn: int
+
+
 class Workers:
     """Owns the worker processes, which end when it is closed or dropped.
 
@@ -311,18 +330,15 @@ class Workers:
         loader: the loader whose arguments apply.
         rules: the rules by which batches become jobs.
         start: called in each worker at its start.
-        least: the number of batches under way or ready, of any size.
-        most: the number if batches are small.
+        ahead: the numbers of batches ahead of the program.
         memory: the bytes of batches under way, ready, or held by the consumer; None for no bound.
     """
 
-    def __init__(
-        self, loader: object, rules: JobRules, start: Start, *, least: int, most: int, memory: int | None
-    ) -> None:
+    def __init__(self, loader: object, rules: JobRules, start: Start, ahead: Ahead, memory: int | None) -> None:
         given: Any = loader
-        self.least = least
+        least, most = ahead.least, ahead.most
+        self._ahead = ahead
         self._rules = rules
-        self.most = most
         all_bytes = min(_SMALL_BATCHES_BYTES, memory or _SMALL_BATCHES_BYTES)
         rules.most_bytes = min(_SHARED_JOB_BYTES, all_bytes // (most + 2))
         self._timeout: float = given.timeout
@@ -369,13 +385,13 @@ class Workers:
 
     def draw(self, sampled: Sampled) -> None:
         """Draw the batches that are computed ahead."""
-        sampled.draw(self.most)
+        sampled.draw(self._ahead.most, self._ahead.drawn)
 
     def open(self, sampled: Sampled) -> Queue:
         """Start computing the batches that are drawn from now on."""
         self.draw(sampled)
         kind = InOrder if self._is_ordered else AsReady
-        return kind(self._scheduler, self._client, sampled, self._rules, (self.least, self.most))
+        return kind(self._scheduler, self._client, sampled, self._rules, self._ahead[:2])
 
     def next_job(self, queue: Queue, sampled: Sampled, held: HeldInterrupts) -> DrawnJob | None:
         """Return the next job, complete or failed; None at the end.
@@ -387,14 +403,14 @@ class Workers:
             sampled: the batches of the jobs.
             held: holds signals back; they are allowed while this waits.
         """
-        sampled.draw(self.most + 1)
+        sampled.draw(self._ahead.most + 1, self._ahead.drawn + 1)
         if self._timeout:
             self._wait(queue.is_ready, held)
         return queue.next_job(held)
 
     def is_ready(self, queue: Queue, sampled: Sampled) -> bool:
         """Return whether `next_job` needs no wait; if it does, the descriptor becomes readable when it may be ready."""
-        sampled.draw(self.most + 1)
+        sampled.draw(self._ahead.most + 1, self._ahead.drawn + 1)
         return queue.is_ready()
 
     def fileno(self) -> int:
@@ -407,7 +423,7 @@ class Workers:
     def batches(self, job: DrawnJob) -> list[object]:
         """Return the batches of a complete job."""
         self.attempts = 0
-        kept = self._client.region_pool.leased - self.most > _MAX_KEPT
+        kept = self._client.region_pool.leased - self._ahead.most > _MAX_KEPT
         return job.work.made(job.results, _EVERYTHING if kept else COPIED_BYTES)
 
     def is_to_be_repeated(self, job: DrawnJob) -> bool:
