@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 import penstock as ps
-from penstock.errors import UsageError
+from penstock.errors import GraphError, UsageError
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched
@@ -112,6 +112,14 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
     }
     element["frozen"][0] = 7
     assert frozen[0] == 0
+
+
+def test_masked_arrays_are_refused() -> None:
+    """A tensor would lose the mask, so the error names the leaf, as that of a batch does."""
+    masked: Any = np.ma
+    given = {"a": np.arange(2), "b": masked.array([1, 2], mask=[0, 1])}
+    with pytest.raises(GraphError, match=r"'b'.* is a masked array, whose mask a tensor would lose"):
+        next(iter(door.Loader(ps.range(1).map(lambda _: given))))
 
 
 def test_devices() -> None:

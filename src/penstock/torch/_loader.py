@@ -28,7 +28,7 @@ from penstock._memory import aligned
 from penstock._plan import Limits, Shard
 from penstock._properties import raise_noted
 from penstock._tensors import ITEM_BYTES
-from penstock._tree import flatten, is_array, leaf_paths, map_leaves, subject, unflatten
+from penstock._tree import flatten, is_array, is_masked, leaf_paths, map_leaves, subject, unflatten
 from penstock.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
@@ -181,20 +181,20 @@ def as_tensors(batch: Element) -> Element:
     that torch doesn't support, is copied.
 
     Raises:
-        GraphError: torch doesn't have the dtype of an array; the message names the leaf.
+        GraphError: torch doesn't have the dtype of an array, or the array is masked; the message names the leaf.
     """
     leaves, structure = flatten(batch)
     made = [_as_tensor(leaf) for leaf in leaves]
     if any(map(is_array, made)):
         index, left = next((index, leaf) for index, leaf in enumerate(made) if is_array(leaf))
-        raise GraphError(_no_dtype(leaf_paths(structure)[index], left.dtype))
+        raise GraphError(_no_tensor(leaf_paths(structure)[index], left))
     return unflatten(structure, made)
 
 
 def _as_tensor(leaf: object) -> object:
     """Return a tensor for an array or a NumPy scalar whose dtype torch has; any other leaf unchanged."""
     given: object = np.asarray(leaf) if _is_scalar(leaf) else leaf
-    if not is_array(given):
+    if not is_array(given) or (type(given) is not np.ndarray and is_masked(given)):
         return given
     found = _torch_dtype(given.dtype)
     if found is None:
@@ -231,7 +231,13 @@ def _can_be_shared(array: NDArray[Any]) -> bool:
     return flags.c_contiguous or all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 
 
-def _no_dtype(path: str, dtype: np.dtype[Any]) -> str:
+def _no_tensor(path: str, array: NDArray[Any]) -> str:
+    if is_masked(array):
+        return (
+            f"{subject(path)} of the batch is a masked array, whose mask a tensor would lose. In a map, return its "
+            "data and its mask as two arrays, or fill it: array.filled(0)."
+        )
+    dtype = array.dtype
     if not dtype.isnative:
         remedy = "this machine's byte order: array.astype(array.dtype.newbyteorder('='))"
     elif dtype.kind in "Mm":
