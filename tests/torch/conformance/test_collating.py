@@ -1,9 +1,10 @@
 """Elements of every kind become the same batch as in torch, in the caller's thread and in workers."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch.utils.data
 
@@ -74,6 +75,28 @@ def test_rows_of_one_kind(kind: str) -> None:
     ours = DataLoader(Kinds(), batch_size=3, sampler=keys, num_workers=2)
     theirs = torch.utils.data.DataLoader(Kinds(), batch_size=3, sampler=keys)
     assert described(list(ours)) == described(list(theirs))
+
+
+class InOrder(torch.utils.data.IterableDataset[int]):
+    """Integers in order."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def frozen(numbers: list[int]) -> object:
+    """Return an array that is read-only beside what is no array."""
+    return {"x": np.frombuffer(np.array(numbers).tobytes(), np.int64), "name": "numbers"}
+
+
+@pytest.mark.parametrize("dataset", [Numbers(3), InOrder()], ids=["rows", "stream"])
+def test_arrays_of_workers_are_writable(dataset: Any) -> None:
+    """An array that a function returns read-only is writable where it arrives, as from torch's workers."""
+    for loader in (DataLoader, torch.utils.data.DataLoader):
+        given: Any = loader
+        (batch,) = given(dataset, batch_size=3, num_workers=1, collate_fn=frozen)
+        batch["x"] += 1
+        assert batch["x"].tolist() == [1, 2, 3]
 
 
 def test_writing_to_a_batch() -> None:

@@ -120,7 +120,9 @@ def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.Pickl
 def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.Pickler]:
     """Return a class of picklers that pickles tensors as buffers."""
     ours: dict[type, Callable[[Any], object]] = (
-        {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage} if shares else {torch.Tensor: _reduced}
+        {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage}
+        if shares
+        else {torch.Tensor: _reduced, np.ndarray: _reduced_array}
     )
     own: Any = kind
     theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
@@ -152,6 +154,11 @@ def _reduced(tensor: "torch.Tensor") -> object:
         dtype_name(tensor),
         tuple(tensor.shape),
     )
+
+
+def _reduced_array(array: "np.ndarray[Any, Any]") -> object:
+    """Reduce an array; one that is read-only as a copy, since it is writable where torch's loader sends it."""
+    return (array if array.flags.writeable else array.copy()).__reduce_ex__(_PROTOCOL)
 
 
 def _by_torch(value: object) -> object:
