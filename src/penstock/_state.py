@@ -26,9 +26,9 @@ from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
+MAX_EPOCHS: Final = 1 << 31
 MAX_SEGMENTS: Final = 8  # older ones are dropped, so that the state of an indexable dataset stays below a kilobyte
 _LARGEST: Final = 1 << 62
-_MAX_EPOCHS: Final = 1 << 31
 _MAX_RANKS: Final = 1 << 20
 _DEEPEST: Final = 256  # lists within lists; each step of a dataset adds one or two
 
@@ -133,7 +133,7 @@ def _parse(state: Mapping[str, Any]) -> LoaderState:
     shape = state["shape"]
     batch, remainder, ranks = _count(shape["batch"]), _text(shape["remainder"]), _count(shape["ranks"], _MAX_RANKS)
     segments = tuple(Segment(*map(_count, segment)) for segment in state["segments"])
-    step, epoch, position = _count(state["step"]), _count(state["epoch"], _MAX_EPOCHS), _count(state["position"])
+    step, epoch, position = _count(state["step"]), _count(state["epoch"], MAX_EPOCHS), _count(state["position"])
     rank = _count(state.get("rank", 0))
     if not segments or any(segment.batch < 1 for segment in segments) or segments[-1].step > step:
         raise ValueError("segments must cover the step, in batches of at least 1")

@@ -28,6 +28,13 @@ def test_equal_descriptions_are_equal() -> None:
     assert {every_verb(): "found"}[every_verb()] == "found"
 
 
+def test_datasets_and_their_loaders_are_true() -> None:
+    """A test for None by `if` needs no length, which those that are read in order don't have; nor elements."""
+    for dataset in (ps.range(0), ps.range(8).filter(is_odd), ps.range(3).repeat()):
+        assert dataset
+        assert ps.Loader(dataset)
+
+
 DIFFERENT = {
     "source": ps.range(9),
     "seed": ps.range(8, seed=1),

@@ -269,6 +269,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "past the end": ({"position": 41}, "position must be at most 40, the positions of an epoch; got position=41"),
     "negative": ({"position": -1}, "position must be at least 0"),
     "a fraction": ({"position": 1.5}, "position must be a whole number"),
+    "an epoch beyond all states": (
+        {"position": 1, "epoch": 1 << 31},
+        r"an epoch must be below 2\*\*31, .* epoch=2147483648",
+    ),
     "a negative epoch": ({"position": 1, "epoch": -1}, "epoch must be at least 0"),
 }
 
@@ -280,3 +284,22 @@ def test_wrong_arguments_are_refused(name: str) -> None:
     for dataset in (ROWS["indexable"](), ROWS["filter"]()):
         with ps.Loader(dataset.batch(4)) as loader, pytest.raises(ps.errors.UsageError, match=message):
             loader.seek(**arguments)
+
+
+def test_the_last_epoch_has_a_state() -> None:
+    """A seek to the last epoch gives a state that loads, as does its end; a step of a later one is refused."""
+    last = (1 << 31) - 1
+    for dataset in (ROWS["indexable"](), ROWS["filter"]()):
+        for position in (0, 8, 40):
+            with ps.Loader(dataset.batch(4)) as loader, ps.Loader(dataset.batch(4)) as other:
+                loader.seek(position=position, epoch=last)
+                other.load_state_dict(loader.state_dict())
+                assert other.epoch == last + position // 40
+    with ps.Loader(ROWS["indexable"]().batch(4)) as loader:
+        loader.seek(10 * last)
+        assert loader.epoch == last
+        with pytest.raises(
+            ps.errors.UsageError, match=rf"below 2\*\*31, .* step={10 * last + 10}, of epoch {last + 1}"
+        ):
+            loader.seek(10 * last + 10)
+        assert loader.epoch == last

@@ -307,6 +307,7 @@ class LoaderIterator(Generic[T_co]):
 
         Raises:
             StateError: as `Loader.load_state_dict` does; this iterator then continues where it was.
+            UsageError: a thread is inside `next` of this iterator.
         """
         caller = get_ident()
         if self._reader:

@@ -280,6 +280,9 @@ class Loader(NotesErrors, Generic[T_co]):
         len(self._dataset)  # raises where it repeats without end
         return self._progress.steps_per_epoch
 
+    def __bool__(self) -> bool:
+        return True  # a dataset that is read in order has no length, which `if loader:` must not need
+
     @property
     def epoch(self) -> int:
         """The epoch of the batch delivered last; before the first one, and after a restore or seek, of the next."""
@@ -402,13 +405,13 @@ class Loader(NotesErrors, Generic[T_co]):
             position: counts elements below the batch, over all ranks. In a dataset that is read in order it counts
                 those of the highest step that has positions, such as the parent of a filter. 0 is the beginning of an
                 epoch, in any dataset; the length of an epoch is the beginning of the next one.
-            epoch: the epoch of the position; by default `loader.epoch`.
+            epoch: the epoch of the position, below 2**31; by default `loader.epoch`.
 
         Raises:
             StateError: if the dataset can only be read in order and `step` is not one of the last steps.
-            UsageError: if the epoch has no such position; or if the dataset is read in order and the position can be
-                found only by reading: above a stream, joined parts, or a step whose results depend on the number of
-                elements before, such as `pack`, `window_shuffle`, `limit` or an inner batch.
+            UsageError: if the epoch isn't below 2**31, or has no such position; or if the dataset is read in order and
+                the position can be found only by reading: above a stream, joined parts, or a step whose results depend
+                on the number of elements before, such as `pack`, `window_shuffle`, `limit` or an inner batch.
         """
         self._need_open()
         if (step is None) == (position is None):

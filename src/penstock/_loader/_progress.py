@@ -22,7 +22,7 @@ from penstock._graph import Context, is_endless
 from penstock._loader._policy import REMEMBERED_STEPS
 from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
-from penstock._state import LoaderState, Segment, Timeline, Token
+from penstock._state import MAX_EPOCHS, LoaderState, Segment, Timeline, Token
 from penstock._streaming import (
     LARGEST,
     Opening,
@@ -285,7 +285,7 @@ class IndexedProgress:
         first = Unit(step, epoch, position, self._batch)
         step_range = StepRange(first, timeline.steps_from(position, self._stride), self._stride)
         differs = self._may_differ or (differs and (position > 0 or bool(reached.ahead)))
-        self.at = (*reached, None, (), _Course(timeline, step_range, differs, known_from))
+        self.at = (reached.step, reached.ahead, None, (), _Course(timeline, step_range, differs, known_from))
         return self.rest()
 
     def rest(self) -> list[StepRange]:
@@ -324,10 +324,13 @@ class IndexedProgress:
 
     def jump(self, step: int) -> None:
         timeline = self._timeline
-        self._resume_at(timeline.until(step), Reached(step), *timeline.locate(step))
+        epoch, position = timeline.locate(step)
+        _check_epoch(epoch, f"step={step}, of epoch {epoch}")
+        self._resume_at(timeline.until(step), Reached(step), epoch, position)
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         check_position(position, self._timeline.total)
+        _check_epoch(epoch, f"epoch={epoch}")
         step = self.next_step
         self._resume_at(self._timeline.until(step), Reached(step), epoch, position)
 
@@ -348,7 +351,13 @@ class IndexedProgress:
         step = reached.step
         if timeline.segments[-1].batch != self._stride or timeline.locate(step) != (epoch, position):
             timeline = timeline.cut(step, epoch, position, self._stride)
-        self.at = (*reached, None, (), _Course(timeline, None, self.at[4].differs if differs is None else differs, 0))
+        self.at = (
+            reached.step,
+            reached.ahead,
+            None,
+            (),
+            _Course(timeline, None, self.at[4].differs if differs is None else differs, 0),
+        )
 
     def _check_last_batch(self, epoch: int, position: int) -> None:
         rows = (self._timeline.total - position) % self._stride
@@ -475,6 +484,16 @@ def check_position(position: int, count: int) -> None:
         raise UsageError(f"position must be at most {count:,}, the positions of an epoch; got position={position}")
 
 
+def _check_epoch(epoch: int, given: str) -> None:
+    """Check that states can hold the number of an epoch, and of the one after it.
+
+    Raises:
+        UsageError: they can't; `given` is what the caller asked for.
+    """
+    if epoch >= MAX_EPOCHS:
+        raise UsageError(f"an epoch must be below 2**31, since no state holds later ones; got {given}")
+
+
 class _StepStart(NamedTuple):
     """The beginning of a step: its epoch, and its token there."""
 
@@ -597,6 +616,7 @@ class StreamingProgress:
         self._keep_starts(lambda start: start.breaks <= breaks)
 
     def jump_to_position(self, epoch: int, position: int) -> None:
+        _check_epoch(epoch, f"epoch={epoch}")
         if position:
             check_position(position, positions_of(self._node))
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
