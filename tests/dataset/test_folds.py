@@ -46,6 +46,16 @@ FOLDS: list[Verb] = [
 ]
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_limit_below_the_batch_counts_on_every_rank(ranks: int) -> None:
+    """In order each rank takes so many elements of its part; with positions they are counted over all ranks."""
+    rows = ps.range(100)
+    for dataset, each in ((rows.filter(lambda number: number >= 0), 8), (rows, 8 // ranks)):
+        shards = [ps.Shard(rank, ranks, uneven=True) for rank in range(ranks)]
+        loaders = [ps.Loader(dataset.limit(8).batch(8), shard=shard) for shard in shards]
+        assert [sum(map(len, loader)) for loader in loaders] == [each] * ranks
+
+
 @given(LENGTHS, st.sampled_from(FOLDS), DECISIONS, st.integers(0, 20))
 def test_a_fold_equals_the_definition(lengths: list[int], fold: Verb, decisions: int | None, stop: int) -> None:
     """Two epochs are the definition's, byte for byte; a state of any element resumes with the others in threads."""

@@ -230,7 +230,8 @@ ABOVE_A_SHUFFLE: dict[str, Case] = {
     f"{verb} above a shuffle": graph(
         call,
         f"{verb} relies on the positions of elements, and read(Range(0, 10, 1)).shuffle() has another order",
-        "shuffle after it, or fix the order with epoch(0).",
+        "shuffle after it, or fix the order by reindex(FixedOrder(Shuffle(n, seed))), of penstock.sampling",
+        "epoch(0) fixes random steps, too, also those above it.",
     )
     for verb, call in {
         "windows()": lambda: NUMBERS.shuffle().windows(2, lengths=[1] * 10),

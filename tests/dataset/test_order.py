@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.sampling import FixedOrder, Shuffle
 from tests.dataset.functions import Rotated, draw, noisy
 
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 97])
@@ -156,6 +157,28 @@ def test_epoch_fixes_order_and_randomness() -> None:
         assert [list(fixed_loader) for _ in range(2)] == [epochs[2]] * 2
     assert list(fixed) == list(fixed.epoch(5)) == epochs[2]
     assert list(dataset.epoch(0)) == epochs[0] == list(dataset)
+
+
+def test_random_maps_above_a_repeated_order() -> None:
+    """Above `epoch` they repeat their draws in every epoch, above `reshuffle=False` in every pass.
+
+    Above and below a FixedOrder they don't, as the messages say that tell how to fix an order.
+    """
+    shuffled = ps.range(12, seed=8).shuffle()
+    above = shuffled.epoch(2).random_map(noisy)
+    assert list(above.epoch(0)) == list(above.epoch(1)) == list(shuffled.random_map(noisy).epoch(2))
+    again = shuffled.repeat(2, reshuffle=False).random_map(noisy)
+    assert list(again)[:12] == list(again)[12:] == list(shuffled.random_map(noisy))
+    assert list(again) != list(again.epoch(1))
+    order = FixedOrder(Shuffle(12, seed=8))
+    fixed = ps.range(12, seed=8).reindex(order)
+    assert list(fixed.epoch(0)) == list(fixed.epoch(1)) == list(fixed.cache())
+    for varying in (
+        fixed.random_map(noisy),
+        ps.range(12).random_map(noisy).reindex(order),
+        fixed.cache().random_map(noisy),
+    ):
+        assert not set(varying.epoch(0)) & set(varying.epoch(1))
 
 
 def test_shuffling_batches_orders_batches() -> None:

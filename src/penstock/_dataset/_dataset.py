@@ -546,6 +546,10 @@ class Dataset(NotesErrors, Generic[T_co]):
         Of a dataset that is read in order, all ranks then end on the same step. If one of several ranks runs out of
         data before the limit, it raises a GraphError; a single rank ends with its data.
 
+        Below a batch, or without one, `count` also counts on every rank in a dataset that is read in order: each rank
+        takes the first `count` elements of its part, so 4 ranks take four times as many together. In a dataset with
+        positions it is `take`, which counts over all ranks.
+
         Example:
             >>> import penstock as ps
             >>> list(ps.range(10).filter(lambda number: number % 2).limit(3))
@@ -565,7 +569,8 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Args:
             times: the number of passes in an epoch of the result; None repeats without end.
-            reshuffle: False repeats the order and the random maps of the first pass.
+            reshuffle: False repeats the order and the random maps of the first pass, also of maps above this step: they
+                draw other numbers only in the next epoch, and a repeat without end has none.
 
         Raises:
             GraphError: the dataset has positions and no end; or it is read in order, and there is a `limit` below, or
@@ -589,6 +594,10 @@ class Dataset(NotesErrors, Generic[T_co]):
 
     def epoch(self, number: int) -> "Dataset[T_co]":
         """Return the dataset fixed at one epoch: the same order and random maps in every pass, as for validation.
+
+        Random maps above this step, too, draw the same numbers in every pass, so don't augment a training set with
+        them. To fix the order alone, call `reindex(FixedOrder(Shuffle(n, seed)))`, of `penstock.sampling`, in place of
+        `shuffle()`.
 
         Example:
             >>> import penstock as ps

@@ -45,7 +45,7 @@ _WORKERS: Final = (
 _BATCHED: Final = ("a function above a batch gets the batch", "dataset.batch(32).map(function)")
 _ORDER: Final = ("the dataset has the order", "ps.Loader(dataset.shuffle().batch(32))")
 _EPOCH: Final = (
-    "each epoch has an order of its own, and the loader counts epochs; one can be fixed",
+    "each epoch has an order of its own, and the loader counts epochs; one can be fixed, with its random steps",
     "dataset.epoch(3)",
 )
 _WRITTEN: Final = ("a function writes datasets to files", 'ps.write(dataset, "folder", "jsonl")')
@@ -346,7 +346,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, Remedy]]] = {
         "initial": _WHOLE,
         "reshuffle_each_iteration": (
             "each epoch has an order of its own, unless it is fixed",
-            "dataset.shuffle().epoch(0)",
+            "dataset.reindex(ps.sampling.FixedOrder(ps.sampling.Shuffle(len(dataset), seed=7)))",
         ),
         "size": _WHOLE,
         "window_size": _WHOLE,

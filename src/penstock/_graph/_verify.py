@@ -98,7 +98,8 @@ def need_fixed_order(node: Node, verb: str) -> None:
     if varies_by_epoch(node):
         raise GraphError(
             f"{verb} relies on the positions of elements, and {chain_text(node)} has another order in every epoch. "
-            f"Use {verb} first and shuffle after it, or fix the order with epoch(0)."
+            f"Use {verb} first and shuffle after it, or fix the order by reindex(FixedOrder(Shuffle(n, seed))), of "
+            "penstock.sampling, in place of shuffle(). epoch(0) fixes random steps, too, also those above it."
         )
 
 

@@ -25,7 +25,8 @@ class Repeat(OwnSampler):
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
     So every pass is an epoch of the parent, with its own order and random maps, and no two epochs of the repeated
-    dataset share a pass. With `reshuffle=False` it is (e, p % length), and all passes of an epoch are the same.
+    dataset share a pass. With `reshuffle=False` it is (e, p % length), and all passes of an epoch are the same, also in
+    random maps above.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -121,7 +122,8 @@ class Repeat(OwnSampler):
 class FixedEpoch(OwnSampler):
     """One epoch of the parent for all epochs: (e, p) to (epoch, p).
 
-    Order and random maps are then the same in every pass, as a validation set needs.
+    Order and random maps, also maps above this step, are then the same in every pass, as a validation set needs.
+    `FixedOrder` fixes the order alone.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -166,7 +168,7 @@ class FixedEpoch(OwnSampler):
 
 @frozen
 class FixedOrder(OwnSampler):
-    """An order that repeats every `cycle` epochs; random maps below still depend on the epoch.
+    """An order that repeats every `cycle` epochs; random maps, below and above, still depend on the epoch.
 
     With s the inner sampler and c = e % cycle: (e, p) to (s(c, p).epoch + e - c, s(c, p).key).
 
