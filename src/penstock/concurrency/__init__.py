@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from penstock.concurrency._stream import Stream
     from penstock.concurrency._streams import CompletionStream, ExtendableStream
     from penstock.concurrency._worker import Worker
-    from penstock.concurrency._worker import is_own_cancellation as is_own_cancellation
     from penstock.concurrency._worker_pool import WorkerPool
 else:
     # A program that uses no processes or event loops doesn't load them.
@@ -27,7 +26,6 @@ else:
         NativeThreadPool="penstock.concurrency._native_pool",
         Stream="penstock.concurrency._stream",
         Worker="penstock.concurrency._worker",
-        is_own_cancellation="penstock.concurrency._worker",
         WorkerPool="penstock.concurrency._worker_pool",
     )
     __dir__ = _lazy.listing(__name__)

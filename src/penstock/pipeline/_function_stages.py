@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Any, Self
 
 from penstock._caught import Caught
-from penstock.concurrency import is_own_cancellation
 from penstock.errors import UsageError
 from penstock.pipeline._channels import NOTHING, Waiters
 from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
@@ -241,7 +240,7 @@ class AsyncStage(RunningStage):
         try:
             result = await self._op(item)
         except BaseException as error:
-            if is_own_cancellation(error):
+            if self.stop.cancels(error):
                 raise
             result = Failed(item, error)
         if self.stop.is_set:  # the op has swallowed the cancellation
@@ -299,7 +298,7 @@ class AsyncGeneratorStage(RunningStage):
                         await asyncio.sleep(0)
                         yielded = perf_counter()
         except BaseException as error:
-            if is_own_cancellation(error):
+            if self.stop.cancels(error):
                 raise
             return made, Failed(item, error)
         return made, None

@@ -27,7 +27,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
-from penstock.concurrency import is_own_cancellation
+from penstock._caught import Caught
 from penstock.pipeline._channels import Output
 from penstock.pipeline._config import Source
 from penstock.pipeline._items import SKIP, FatalError, stage_failure
@@ -140,14 +140,15 @@ class RunningSource:
     async def _read_async(self, iterable: AsyncIterable[object]) -> None:
         try:
             iterator = aiter(iterable)
-        except Exception as error:
+        except BaseException as error:  # awaits nothing, so a CancelledError comes from the iterable
             raise stage_failure(self._name, error) from error
         try:
             await self._put_from(iterator)
         finally:
             close = getattr(iterator, "aclose", None)
             if close is not None and iterator is not iterable:
-                await close()
+                with Caught():  # as that of a plain iterator, an exception of the closing is ignored
+                    await close()
         if self.stop.is_set:  # the iterator has swallowed the cancellation
             raise asyncio.CancelledError
 
@@ -176,7 +177,7 @@ class RunningSource:
 
     def _raise_failure(self, error: BaseException) -> None:
         # Returns if the exception is the cancellation of the source.
-        if not is_own_cancellation(error):
+        if not self.stop.cancels(error):
             raise stage_failure(self._name, error) from error
 
     async def _put(self, items: list[object]) -> None:

@@ -42,8 +42,10 @@ Guarantees:
   - A task that ends passes its failure, or none, to its outputs, and cancels the tasks that still run and whose items
     nothing needs any more.
   - `run` returns when none of its tasks is left, whether it ended, failed, or was cancelled at any await, or twice.
-  - The stop flag of a stage is set before its task is cancelled. A cancellation reaches a task once, and user code may
-    swallow it; so each call of user code in the loop is followed by a look at the flag.
+  - A stage is told to stop before its task is cancelled. A cancellation reaches a task once, and user code may swallow
+    it; so each call of user code in the loop is followed by a look at the stop flag.
+  - A CancelledError of a stage that wasn't told to stop comes from user code. It is a failure, since otherwise a pass
+    would look complete that isn't.
 """
 
 import asyncio
@@ -96,10 +98,11 @@ class StageTask:
         run: the coroutine function that runs; an exception that it raises ends the pipeline.
         input_failure: returns the failure that ended the input; None if there is none.
         outputs: the outputs that are ended when the task ends.
-        stop: set before the task is cancelled, so that it ends even if user code has swallowed the cancellation.
+        stop: the stop flag of the stage.
         upstream: the tasks from which it takes items, directly or not; they are cancelled when it ends.
         beside: the joins of the flows that it belongs to, with the tasks of the other flows of each; these are
             cancelled when it ends, if its failure has broken the join.
+        is_stopped: whether the task is cancelled, or about to be; otherwise a CancelledError comes from user code.
     """
 
     name: str
@@ -109,6 +112,11 @@ class StageTask:
     stop: StopFlag
     upstream: "list[StageTask]" = field(default_factory=list)
     beside: "list[tuple[Join, list[StageTask]]]" = field(default_factory=list)
+    is_stopped: bool = False
+
+    def request_stop(self) -> None:
+        """Set the stop flag; call it before the task is cancelled, since user code may swallow the cancellation."""
+        self.is_stopped = self.stop.is_set = True
 
     def unneeded(self) -> "list[StageTask]":
         """Return the tasks whose items nothing needs after the end of this one."""
@@ -422,13 +430,13 @@ async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[None
     """Wait until all tasks have ended.
 
     Raises:
-        CancelledError: the run is cancelled; all stop flags are set, before the group cancels the tasks.
+        CancelledError: the run is cancelled. All stages were told to stop, before the group cancels their tasks.
     """
     try:
         await asyncio.wait(tasks.values())
     except asyncio.CancelledError:
         for stage in stages:
-            stage.stop.is_set = True
+            stage.request_stop()
         raise
 
 
@@ -437,22 +445,24 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
     with Caught() as caught:
         await stage.run()
         failure = stage.input_failure()
-    if isinstance(caught.error, PipelineFailure):
-        failure = caught.error
-    elif isinstance(caught.error, WorkerError):
-        failure = stage_failure(stage.name, caught.error)  # a thread that can't be started
-    elif caught.error is not None and not isinstance(caught.error, asyncio.CancelledError):
-        failure = _internal_failure(stage.name, caught.error)
+    is_cancelled = stage.is_stopped and isinstance(caught.error, asyncio.CancelledError)
+    if caught.error is not None and not is_cancelled:
+        failure = _failure_from(stage.name, caught.error)
     for output in stage.outputs:
         output.end(failure)
     for other in stage.unneeded():
-        other.stop.is_set = True
+        other.request_stop()
         tasks[id(other)].cancel()
-    if isinstance(caught.error, asyncio.CancelledError):
+    if is_cancelled:
         raise caught.taken()
 
 
-def _internal_failure(stage: str, error: BaseException) -> PipelineFailure:
+def _failure_from(stage: str, error: BaseException) -> PipelineFailure:
+    """Return the failure of a stage whose task has ended with an exception."""
+    if isinstance(error, PipelineFailure):
+        return error
+    if isinstance(error, WorkerError | asyncio.CancelledError):
+        return stage_failure(stage, error)  # a thread can't be started, or user code has cancelled the task
     failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)
     failure.__cause__ = InternalError(summary_of(error))
     failure.__cause__.__cause__ = error

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock._caught import Caught
 from penstock.pipeline._channels import Channel, Output, Waiters
-from penstock.pipeline._items import FailureLimit
+from penstock.pipeline._items import FailureLimit, stage_failure
 from penstock.pipeline._statistics import Probe
 from penstock.pipeline._threads import Failed, StopFlag
 
@@ -217,10 +217,11 @@ class RunningStage(ABC):
         lane = asyncio.current_task()
         assert lane is not None
         self._lanes.discard(lane)
-        if isinstance(caught.error, asyncio.CancelledError):
-            raise caught.error
+        if self.stop.cancels(caught.error):
+            raise caught.taken()
         if caught.error is not None and self._failure is None:
-            self._failure = caught.error
+            is_stray = isinstance(caught.error, asyncio.CancelledError)  # user code has cancelled the lane
+            self._failure = stage_failure(self.name, caught.error) if is_stray else caught.error
             self.stop.is_set = True
             for other in self._lanes - self._protected:
                 other.cancel()

@@ -51,12 +51,19 @@ PutValues = Callable[[list[object]], Awaitable[None]]
 
 
 class StopFlag:
-    """A request to calls in threads to return after the current item."""
+    """The request to a stage to stop: calls in threads return after the current item, and its tasks are cancelled."""
 
     __slots__ = ("is_set",)
 
     def __init__(self) -> None:
         self.is_set = False
+
+    def cancels(self, error: BaseException | None) -> bool:
+        """Return whether an exception is the cancellation of a task of the stage.
+
+        User code may raise a CancelledError, too, or cancel its own task; that is an error like any other.
+        """
+        return self.is_set and isinstance(error, asyncio.CancelledError)
 
 
 class Notifications:

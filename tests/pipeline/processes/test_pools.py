@@ -5,7 +5,7 @@ import os
 import random  # noqa: TID251 - it must not be seeded here
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.errors import PipelineFailure, WorkerError
 from penstock.pipeline import PipelineBuilder, ProcessExecutor, build_pipeline, run_in_subprocess
 from penstock.pipeline._processes import Executors
 from tests.pipeline.processes import ops
+from tests.promptness import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -108,3 +109,38 @@ def test_cancelling() -> None:
         gate.set()
         assert first.result() == [(True, True)]
         assert second.cancelled()
+
+
+class FailingExecutor(Executor):
+    """An executor that fails each call itself, by an exception of `submit` or of the future."""
+
+    def __init__(self, error: BaseException, *, at_once: bool) -> None:
+        self._error = error
+        self._at_once = at_once
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Fail."""
+        del fn, args, kwargs
+        if self._at_once:
+            raise self._error
+        failed: Future[Any] = Future()
+        failed.set_exception(self._error)
+        return failed
+
+
+@pytest.mark.parametrize("error", [CancelledError("mine"), StopIteration(3), KeyError("mine"), *ENDS], ids=repr)
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("op", [ops.double, ops.up_to])
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_an_executor_fails_itself(error: BaseException, op: Any, order: Any, *, at_once: bool) -> None:
+    """An exception of the executor ends the pass, also one that asyncio would take for a cancellation or an end."""
+    builder = PipelineBuilder().add_source(range(9))
+    builder.pipe(op, executor=FailingExecutor(error, at_once=at_once), concurrency=2, output_order=order, name="op")
+    pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
+    with pytest.raises(PipelineFailure) as failed:
+        list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+    pipeline.stop(timeout=PATIENCE_SECONDS)
+    assert failed.value.stage == "op"
+    cause = failed.value.__cause__
+    assert cause is not None
+    assert error in {cause, cause.__cause__}

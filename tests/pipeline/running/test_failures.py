@@ -79,6 +79,13 @@ class NotIterable(_Numbers):
         raise self._error
 
 
+class NotAsyncIterable(_Numbers):
+    """An async iterable on which `aiter` raises."""
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        raise self._error
+
+
 class BrokenAggregator:
     """An aggregator of pairs, one of whose methods raises."""
 
@@ -140,17 +147,18 @@ def test_an_op_raises(error: BaseException, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("error", [BrokenError("mine"), *ENDS], ids=repr)
-@pytest.mark.parametrize("source", [SyncNumbers, AsyncNumbers, NotIterable])
+@pytest.mark.parametrize("source", [SyncNumbers, AsyncNumbers, NotIterable, NotAsyncIterable])
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_source_raises(
     error: BaseException, source: Callable[[int, BaseException], Any], *, continuous: bool
 ) -> None:
     """An exception of the source or its `iter`, even one that ends programs, is a failure after all items before it."""
     found = run(PipelineBuilder().add_source(source(5, error), continuous=continuous))
-    assert found.items == ([] if source is NotIterable else [*range(5)])
+    assert found.items == ([] if source in {NotIterable, NotAsyncIterable} else [*range(5)])
     assert found.failure is not None
+    assert found.failure.stage == "source"
     cause = found.failure.__cause__
-    assert (cause.__cause__ if isinstance(cause, RuntimeError) else cause) is error
+    assert (cause.__cause__ if type(cause) is RuntimeError else cause) is error
 
 
 @ORDERS

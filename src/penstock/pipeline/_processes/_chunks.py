@@ -18,6 +18,7 @@ import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -241,10 +242,14 @@ def _picklable(outcome: _Packed) -> _Packed:
 
 
 def as_exception(error: BaseException | None) -> Exception:
-    """Return the exception of the call of a whole chunk, as one that ends no program when its future raises it."""
-    if isinstance(error, Exception):
+    """Return the exception of the call of a whole chunk, as one that every future can raise.
+
+    A StopIteration is refused by futures of asyncio, a CancelledError is taken for the cancellation of the task that
+    awaits the future, and an exception that is no Exception would end the program.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError):
         return error
-    replacement = WorkerError(f"a stage's function raised {error!r}")
+    replacement = WorkerError(f"the executor of a stage raised {error!r}")
     replacement.__cause__ = error
     return replacement
 

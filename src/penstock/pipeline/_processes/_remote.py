@@ -143,7 +143,7 @@ class RemoteStage:
                 result: PackedOutcomes = submitted.result()
                 outcomes.set_result(result.unpack())
             if caught.error is not None:
-                outcomes.set_exception(caught.error)
+                outcomes.set_exception(as_exception(caught.error))
 
         self._submit_at(step_generator, values).add_done_callback(finish)
         return outcomes
