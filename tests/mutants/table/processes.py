@@ -145,7 +145,7 @@ PROCESSES: Final[Faults] = {
     },
     "_processes/_seeding.py": {
         "watcher: all workers draw the same random numbers": (
-            *("(derive(seed, *path) for seed in self)", "(derive(seed, *path[1:]) for seed in self)"),
+            *("(derive(seed, *path) for seed in", "(derive(seed, *path[1:]) for seed in"),
             "processes/test_global_seeds.py",
         ),
     },
