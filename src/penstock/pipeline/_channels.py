@@ -182,8 +182,10 @@ class Channel:
             self._putters.wake_one()
 
     async def put_all(self, items: list[object]) -> None:
-        """Put items, each as soon as there is room."""
+        """Put items, each as soon as there is room, after those of the tasks that wait already."""
         start = 0
+        if self._putters:  # a merged flow without an end would otherwise take all room, and another one would get none
+            await self._putters.wait()
         while start < len(items):
             count = self._room()
             if count > 0 and self._max_bytes is None:
