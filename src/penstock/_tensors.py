@@ -1,5 +1,6 @@
 """Torch tensors in host memory, as bytes and as arrays; torch is imported when the first one is made."""
 
+import copy
 import importlib
 import math
 import sys
@@ -179,6 +180,35 @@ def array_of(tensor: "torch.Tensor") -> NDArray[Any] | None:
     except (RuntimeError, TypeError):  # its values aren't in the host's memory
         return None
     return array
+
+
+def tensor_layout(tensor: "torch.Tensor") -> tuple[int, tuple[int, ...], tuple[int, ...], int] | None:
+    """Return the address of a tensor's first item, its shape, its strides in bytes, and the size of an item.
+
+    Returns:
+        These; None if the tensor isn't laid out by strides, or has no memory of its own.
+    """
+    if tensor.is_nested or not is_strided(tensor):
+        return None
+    size = tensor.element_size()
+    try:
+        return tensor.data_ptr(), tuple(tensor.shape), tuple(size * stride for stride in tensor.stride()), size
+    except RuntimeError:  # of a subclass that holds others
+        return None
+
+
+def copied_tensor(tensor: "torch.Tensor", memo: dict[int, Any]) -> object:
+    """Return a tensor with the same values in new memory, of the same dtype, class and order of axes.
+
+    Args:
+        tensor: any tensor.
+        memo: of `copy.deepcopy`, for the attributes of the tensor.
+    """
+    if type(tensor) is not torch_module().Tensor or vars(tensor):
+        return copy.deepcopy(tensor, memo)
+    if tensor.requires_grad and tensor.is_leaf:  # a clone would pass gradients on to it
+        return copy.deepcopy(tensor, memo) if tensor.grad is not None else tensor.detach().clone().requires_grad_()
+    return tensor.clone()
 
 
 def memory_order(array: NDArray[Any]) -> tuple[int, ...] | None:

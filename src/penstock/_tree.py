@@ -55,10 +55,11 @@ class Structure:
 
 
 LEAF: Final = Structure()
-_IMMUTABLE: Final[frozenset[type]] = frozenset(
-    {int, float, complex, bool, str, bytes, type(None), *np.sctypeDict.values()}
+IMMUTABLE: Final[frozenset[type]] = frozenset(
+    {int, float, complex, bool, str, bytes, type(None), *(each for each in np.sctypeDict.values() if each != np.void)}
 )
-_PLAIN: Final = _IMMUTABLE | {np.ndarray}
+"""Types of leaves that can't be changed; a `numpy.void` may be a view of an array of structures."""
+_PLAIN: Final = IMMUTABLE | {np.ndarray, np.void}
 """Types that are leaves, of which nothing has to be found out."""
 
 
@@ -410,80 +411,6 @@ def is_masked(leaf: object) -> bool:
     """Return whether a leaf is one of NumPy's masked arrays. Their module takes 30 ms to import, so it isn't here."""
     masked = sys.modules.get("numpy.ma")
     return masked is not None and isinstance(leaf, masked.MaskedArray)
-
-
-def independent(elements: list[Element]) -> list[Element]:
-    """Return elements of which no two share a container or an array's memory, so that a write to one changes no other.
-
-    An element is copied where it would; of two arrays that are read-only both are kept.
-
-    Example:
-        >>> import numpy as np
-        >>> one, other = independent([np.zeros(2)] * 2)
-        >>> one += 1
-        >>> other
-        array([0., 0.])
-    """
-    if _IMMUTABLE.issuperset(map(type, elements)):
-        return elements
-    shared: set[int] = set()
-    holders: dict[int, int] = {}  # by the identity of an element, the first number that it has
-    arrays: list[tuple[NDArray[Any], int]] = []  # with the numbers of their elements
-    for number, element in enumerate(elements):
-        if holders.setdefault(id(element), number) != number:
-            shared.add(number)
-        else:
-            arrays += [(array, number) for array in _arrays(element)]
-    # Of arrays with memory of their own, which are the rule, no two share any.
-    if not all(array.flags.owndata for array, _ in arrays) or len({id(array) for array, _ in arrays}) < len(arrays):
-        shared |= _overlapping(arrays)
-    return [copied(element) if number in shared else element for number, element in enumerate(elements)]
-
-
-def _overlapping(arrays: list[tuple[NDArray[Any], int]]) -> set[int]:
-    """Return the numbers of elements that share memory with another one, which may be written to."""
-    found: set[int] = set()
-    end, holder = 0, -1  # of the span, among those so far, that ends last
-    for start, stop, number in sorted((*_bounds(array), number) for array, number in arrays if array.flags.writeable):
-        if start < min(stop, end) and number != holder:
-            found.update((number, holder))
-        if stop > end:
-            end, holder = stop, number
-    return found
-
-
-def copied(element: Element) -> Element:
-    """Return an element with copies of its containers and arrays.
-
-    Raises:
-        UsageError: as for `map_leaves`.
-    """
-    return map_leaves(lambda leaf: leaf.copy() if is_array(leaf) else leaf, element)
-
-
-def _arrays(element: Element) -> list[NDArray[Any]]:
-    """Return the arrays in an element; a container of plain leaves, the most frequent one, is not flattened."""
-    values: list[Any]
-    if type(element) is dict:
-        values = list(cast("dict[object, Any]", element).values())
-    elif type(element) is list or type(element) is tuple:
-        values = list(cast("Sequence[Any]", element))
-    else:
-        values = [element]
-    kinds = set(map(type, values))
-    if kinds <= _PLAIN:
-        return [value for value in values if type(value) is np.ndarray] if np.ndarray in kinds else []
-    return [leaf for leaf in flatten(element)[0] if is_array(leaf)]
-
-
-def _bounds(array: NDArray[Any]) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and of the byte after its last one; equal if it is empty."""
-    begin: int = array.__array_interface__["data"][0]
-    if array.flags.c_contiguous or not array.size:
-        return begin, begin + array.nbytes
-    reach = [(length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True)]
-    last = begin + array.itemsize + sum(each for each in reach if each > 0)
-    return begin + sum(each for each in reach if each < 0), last
 
 
 def leaf_bytes(leaf: object) -> int:

@@ -793,9 +793,9 @@ class Dataset(NotesErrors, Generic[T_co]):
     ) -> "Dataset[U]":
         """Return the elements of the list `function(element)` for each element.
 
-        Elements of one list that share an array are copied, unless it is read-only, so a function above may write to
-        its input. A loader calls the function once for the elements of a list, as long as they are needed one after
-        another; a `shuffle` above calls it again for nearly every element.
+        Elements of one list that share an array, a tensor or another object are copied, unless its memory is read-only,
+        so a function above may write to its input. A loader calls the function once for the elements of a list, as long
+        as they are needed one after another; a `shuffle` above calls it again for nearly every element.
 
         Args:
             function: returns a list of elements, which may be empty.
@@ -804,7 +804,8 @@ class Dataset(NotesErrors, Generic[T_co]):
             name: for messages. Default: the function's name.
 
         Raises:
-            UsageError: there isn't one count for each element.
+            UsageError: there isn't one count for each element. Where elements are computed: several of one list share
+                an object that can't be copied, such as an open file.
 
         Example:
             >>> import penstock as ps

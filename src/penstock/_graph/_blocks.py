@@ -284,7 +284,11 @@ def _split(step: Split, epochs: Integers, positions: Integers, context: Context)
     if absent:
         made = _prepared(step, input_epochs[absent], input_positions[absent], context)
         prepared.update(zip(absent, made, strict=True))
-    elements = value.taken(prepared, wanted, positions)
+
+    def again(number: int) -> Element:
+        return value.piece_at(step, int(epochs[number]), int(positions[number]), context, element_at)
+
+    elements = value.taken(prepared, wanted, positions, again)
     last = which[-1]
     if context.kept.events == events and value.has_more(prepared[last]):
         context.kept.keep(KeptParent(step, *at[last], prepared[last]))

@@ -3,8 +3,8 @@
 They have positions if the numbers of elements are given. The function is applied like that of a `map` to lists.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeGuard
 
 from penstock._frozen import frozen
 from penstock._graph._apply import Context, ElementAt, Location, Locations, apply_into, apply_one
@@ -12,8 +12,8 @@ from penstock._graph._fingerprint import array_text
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, Integers, Map, Node, Split
 from penstock._graph._splitting import ListSplitting
-from penstock._tree import independent
-from penstock.errors import GraphError, InternalError
+from penstock._independent import independent
+from penstock.errors import GraphError, InternalError, UsageError
 from penstock.sampling import Ragged
 
 
@@ -95,14 +95,17 @@ class FlatMap(ListSplitting):
         """Return the step as a map to lists, which has the same errors, notes and retries."""
         return Map(step.parent, self.function, self.name, seed=0)
 
-    def _as_list(self, made: Element) -> list[Element]:
-        kind = type(made).__name__
-        if isinstance(made, str | bytes | dict) or not hasattr(made, "__iter__"):
+    def _as_list(self, made: object) -> list[Element]:
+        if not _is_iterable(made):
             raise GraphError(
-                f"the function of step {self.name!r} must return a list of elements; got a {kind}. "
+                f"the function of step {self.name!r} must return a list of elements; got a {type(made).__name__}. "
                 "Return [element] for a single one, and [] for none."
             )
-        return independent(list(made))  # a function above may write to its input
+        try:
+            return independent(list(made))  # a function above may write to its input
+        except UsageError as error:
+            error.add_note(f"in the list of step {self.name!r}")
+            raise
 
     def check_found(self, step: Split, parent: int, found: int) -> None:
         del step
@@ -112,3 +115,8 @@ class FlatMap(ListSplitting):
                 f"step {self.name!r} made {found} elements of the one at position {parent}, where counts= says "
                 f"{expected}. Give the counts that the function makes, or leave counts= out and read in order."
             )
+
+
+def _is_iterable(made: object) -> TypeGuard[Iterable[Element]]:
+    """Return whether a function returned a list, or another iterable of elements."""
+    return type(made) is list or (hasattr(made, "__iter__") and not isinstance(made, str | bytes | dict))

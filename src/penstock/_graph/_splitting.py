@@ -8,14 +8,16 @@ out once, since a function above may write to it. A splitting whose pieces are c
 needed, and keeps the parent element.
 """
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from penstock._graph._apply import Context, ElementAt, Location, Locations, location_of
 from penstock._graph._nodes import Element, Integers, Split, SplitFacts
-from penstock._tree import copied
-from penstock.errors import InternalError
+from penstock._independent import copied
+from penstock.errors import InternalError, UsageError
 
 Prepared: TypeAlias = Any
 """A parent element as a splitting keeps it, to take pieces from: a list of them, or the element itself."""
@@ -57,13 +59,20 @@ class Splitting(SplitFacts):
         """
 
     @abstractmethod
-    def taken(self, prepared: dict[int, Prepared], wanted: list[tuple[int, int]], positions: Integers) -> list[Element]:
-        """Return a block's elements.
+    def taken(
+        self,
+        prepared: dict[int, Prepared],
+        wanted: list[tuple[int, int]],
+        positions: Integers,
+        again: Callable[[int], Element],
+    ) -> list[Element]:
+        """Return a block's elements, which share no memory with each other and with the prepared parents.
 
         Args:
             prepared: the prepared parents, by their number in the block.
             wanted: for each element its parent's number and its ordinal.
             positions: of the elements.
+            again: returns the block's element of some number by the definition, where no copy is exactly like it.
         """
 
     def has(self, prepared: Prepared, ordinals: list[int]) -> bool:
@@ -143,15 +152,19 @@ class ListSplitting(Splitting):
         return lists
 
     def taken(
-        self, prepared: dict[int, list[Element]], wanted: list[tuple[int, int]], positions: Integers
+        self,
+        prepared: dict[int, list[Element]],
+        wanted: list[tuple[int, int]],
+        positions: Integers,
+        again: Callable[[int], Element],
     ) -> list[Element]:
         """Take pieces out of their lists, and mark them there; a repeated piece is a copy."""
         del positions
         first: dict[tuple[int, int], Element] = {}
         elements: list[Element] = []
-        for each in wanted:
+        for place, each in enumerate(wanted):
             if each in first:
-                elements.append(copied(first[each]))
+                elements.append(copied_or(first[each], partial(again, place)))
                 continue
             number, ordinal = each
             first[each] = prepared[number][ordinal]
@@ -164,6 +177,13 @@ class ListSplitting(Splitting):
 
     def has_more(self, prepared: list[Element]) -> bool:
         return any(piece is not _HANDED_OUT for piece in prepared)
+
+
+def copied_or(element: Element, again: Callable[[], Element]) -> Element:
+    """Return an exact copy of an element; the result of `again`, if there is none."""
+    with contextlib.suppress(UsageError):
+        return copied(element, exactly=True)
+    return again()
 
 
 def splitting_of(node: Split) -> Splitting:

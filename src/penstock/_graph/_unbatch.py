@@ -7,7 +7,7 @@ from penstock._graph._apply import Context, ElementAt, Location, Locations
 from penstock._graph._gather import RowsPerBatch, rows_per_batch
 from penstock._graph._nodes import Element, Integers, Node, Split
 from penstock._graph._splitting import ListSplitting
-from penstock.batching import split_rows
+from penstock.batching import independent_rows
 from penstock.errors import GraphError, InternalError
 
 
@@ -43,7 +43,7 @@ class Unbatch(ListSplitting):
         self, step: Split, element: Element, location: Callable[[], Location], context: Context, element_at: ElementAt
     ) -> list[Element]:
         del step, location, context, element_at
-        return split_rows(element)
+        return independent_rows(element)
 
     def split_into(
         self,
@@ -55,7 +55,7 @@ class Unbatch(ListSplitting):
         element_at: ElementAt,
     ) -> None:
         del step, locations, context, element_at
-        lists.extend(map(split_rows, elements))
+        lists.extend(map(independent_rows, elements))
 
     def check_found(self, step: Split, parent: int, found: int) -> None:
         known = _known(step.parent)

@@ -4,6 +4,8 @@ If a source can read a span of frames, only the window's frames are read; otherw
 cut. A window that runs past the end of its episode is padded with the last frame.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +17,8 @@ from penstock._graph._fingerprint import array_text
 from penstock._graph._gather import add_mask
 from penstock._graph._length import length
 from penstock._graph._nodes import Element, Integers, Node, Read, Reindex, Split
-from penstock._graph._splitting import Splitting
-from penstock._tree import flatten, is_array, leaf_paths, subject, unflatten
+from penstock._graph._splitting import Splitting, copied_or
+from penstock._tree import IMMUTABLE, flatten, is_array, leaf_paths, subject, unflatten
 from penstock.errors import GraphError, InternalError
 from penstock.sampling import WindowTable, apply_block
 from penstock.sources import can_read_spans, read_spans
@@ -78,9 +80,20 @@ class Windows(Splitting):
         del step, positions, locations, context, element_at
         return elements
 
-    def taken(self, prepared: dict[int, Element], wanted: list[tuple[int, int]], positions: Integers) -> list[Element]:
+    def taken(
+        self,
+        prepared: dict[int, Element],
+        wanted: list[tuple[int, int]],
+        positions: Integers,
+        again: Callable[[int], Element],
+    ) -> list[Element]:
+        """Return windows of prepared episodes; what a window has of them besides frames is a copy, too."""
         spans = map(Span, *(column.tolist() for column in self.table.locate(positions)))
-        return [_cut_window(self, prepared[number], span) for (number, _), span in zip(wanted, spans, strict=True)]
+        windows = [_cut_window(self, prepared[number], span) for (number, _), span in zip(wanted, spans, strict=True)]
+        shared = [place for place, window in enumerate(windows) if not _has_own_leaves(window)]
+        for place in shared:
+            windows[place] = copied_or(windows[place], partial(again, place))
+        return windows
 
     def reads_pieces(self, step: Split) -> bool:
         return _reader(step.parent) is not None
@@ -126,6 +139,11 @@ def _cut_window(step: Windows, episode: Element, span: Span) -> Element:
             # A view would keep the whole episode in memory, and share frames with overlapping windows.
             cut[index] = array[span.start : span.stop].copy()
     return _finished_window(step, unflatten(structure, cut), span)
+
+
+def _has_own_leaves(window: Element) -> bool:
+    """Return whether a window that was cut shares no leaf with its episode that can be changed."""
+    return all(type(leaf) in IMMUTABLE or (is_array(leaf) and not leaf.dtype.hasobject) for leaf in flatten(window)[0])
 
 
 def _finished_window(step: Windows, window: Element, span: Span) -> Element:

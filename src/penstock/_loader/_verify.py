@@ -25,7 +25,8 @@ from typing import Any, Final, Protocol
 from penstock._caught import Caught
 from penstock._dataset import Dataset
 from penstock._graph import Cache, Element, Map, Node, Read, outermost_batch, parents_of, walk, with_parents
-from penstock._tree import copied, flatten, leaf_bytes, map_leaves
+from penstock._independent import copied
+from penstock._tree import flatten, leaf_bytes, map_leaves
 from penstock.errors import UsageError
 from penstock.observe import Report, WhatIf
 from penstock.observe._verdict import MORE_AHEAD, MORE_MEMORY

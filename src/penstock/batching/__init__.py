@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from penstock.batching._layout import split_leaves as split_leaves
     from penstock.batching._layout import write_column as write_column
     from penstock.batching._layout import write_rows as write_rows
+    from penstock.batching._merge import independent_rows as independent_rows
     from penstock.batching._merge import split_rows as split_rows
 else:
     # Loaded on demand: a description of a dataset needs none of them.
@@ -88,6 +89,7 @@ else:
         copied="penstock.batching._layout",
         cut="penstock.batching._layout",
         layout_of="penstock.batching._layout",
+        independent_rows="penstock.batching._merge",
         split_rows="penstock.batching._merge",
         LayoutMismatchError="penstock.batching._layout",
         RowStacker="penstock.batching._layout",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._independent import are_apart, independent
 from penstock._tree import (
     Element,
     Structure,
@@ -239,9 +240,33 @@ def split_rows(batch: Batch) -> list[Element]:
         >>> split_rows({"box": np.array([[1, 2], [3, 4]]), "name": ["a", "b"]})
         [{'box': array([1, 2]), 'name': 'a'}, {'box': array([3, 4]), 'name': 'b'}]
     """
+    return _split(batch)[0]
+
+
+def independent_rows(batch: Batch) -> list[Element]:
+    """Return the element of each row, as `split_rows`; rows that share memory with each other are copied.
+
+    Raises:
+        UsageError: as for `split_rows`, or a row must be copied and can't be.
+
+    Example:
+        >>> import numpy as np
+        >>> frames = np.arange(3.0).reshape(3, 1)
+        >>> first, second = independent_rows({"now": frames[:-1], "next": frames[1:]})
+        >>> first["next"] += 1
+        >>> second["now"]
+        array([1.])
+    """
+    rows, columns = _split(batch)
+    return rows if are_apart(columns) else independent(rows)
+
+
+def _split(batch: Batch) -> tuple[list[Element], list[Any]]:
+    """Return the element of each row, and the columns."""
     leaves, structure = flatten(batch, _is_list_column)
     rows = _rows_of(leaves, structure)
-    return unflatten_each(structure, [[None] * rows if leaf is None else list(leaf) for leaf in leaves], rows)
+    columns = [[None] * rows if leaf is None else list(leaf) for leaf in leaves]
+    return columns[0] if structure.container is None else unflatten_each(structure, columns, rows), leaves
 
 
 def _is_list_column(part: object) -> bool:
@@ -253,6 +278,8 @@ def _is_list_column(part: object) -> bool:
 
 def _rows_of_leaf(leaf: object) -> int | None:
     """Return the length of the row axis; None if the leaf has none."""
+    if type(leaf) is np.ndarray and leaf.ndim:
+        return len(leaf)
     if _is_list_column(leaf):
         return len(cast("list[object]", leaf))
     shape: Sequence[int] = getattr(leaf, "shape", ())

@@ -12,10 +12,10 @@ import penstock
 from penstock import _optional
 from penstock._frozen import frozen
 from penstock._graph import Element, Gather, Node, is_batch, is_indexable, with_parents
+from penstock._independent import copied
 from penstock._live_page import cpu_seconds, family, memory_bytes, processes
 from penstock._loader._verify import Replay
 from penstock._plan._lower import program_of
-from penstock._tree import copied
 from penstock.batching import Stack
 from penstock.errors import UsageError
 

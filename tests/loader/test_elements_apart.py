@@ -1,0 +1,210 @@
+"""Elements that are made together, or chosen twice, share no memory: each is the definition's in every place."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import UsageError
+from tests.equivalence.definition import epoch_of
+from tests.equivalence.kinds import is_dict
+from tests.places import in_places
+from tests.written import Counted, Element, Slotted, Thing, written
+
+torch: Any = pytest.importorskip("torch")
+
+STRUCTURE = np.dtype([("a", "i4"), ("b", "f8")])
+Lists = Callable[[int], list[Element]]
+EACH = 3  # pieces of one parent
+PARENTS = 4
+
+
+def three_of(make: Callable[[int], Element]) -> Lists:
+    """Return a function that returns one object three times."""
+    return lambda number: [make(number)] * EACH
+
+
+def three_with(make: Callable[[int], Element]) -> Lists:
+    """Return a function that returns three dicts with one object."""
+
+    def pieces(number: int) -> list[Element]:
+        shared = make(number)
+        return [{"number": each, "shared": shared} for each in range(EACH)]
+
+    return pieces
+
+
+def three_new(make: Callable[[int], Element]) -> Lists:
+    """Return a function that returns three objects."""
+    return lambda number: [make(number) for _ in range(EACH)]
+
+
+def tensor(number: int) -> Any:
+    """Return a new tensor."""
+    return torch.full((4,), float(number))
+
+
+def aliased(number: int) -> Element:
+    """Return an element with one array at two places, and two views of another one."""
+    array, frames = np.full(2, number), np.arange(4) + number
+    return {"a": array, "b": [array], "now": frames[:-1], "next": frames[1:]}
+
+
+def overlapping(number: int) -> list[Element]:
+    """Return windows of one tensor."""
+    frames = torch.arange(6.0) + number
+    return [frames[start : start + 3] for start in range(EACH)]
+
+
+def over_an_array(number: int) -> list[Element]:
+    """Return an array, a tensor over it, and a read-only view of it."""
+    array = np.full(3, float(number))
+    fixed = array[1:]
+    fixed.flags.writeable = False
+    return [array, {"x": torch.from_numpy(array)}, [fixed]]
+
+
+def of_one_list(number: int) -> list[Element]:
+    """Return objects that hold one list."""
+    inner = [number]
+    return [Thing(inner), Slotted(inner), {"x": {"y": inner}}]
+
+
+def with_lock(number: int) -> Element:
+    """Return an element that can't be copied."""
+    return {"lock": threading.Lock(), "x": np.full(2, number)}
+
+
+LEAVES: dict[str, Callable[[int], Element]] = {
+    "tensor": tensor,
+    "view of a tensor": lambda number: tensor(number)[1:3],
+    "tensor with a gradient": lambda number: [torch.nn.Parameter(tensor(number)).detach()],
+    "array": lambda number: np.full(2, number),
+    "structure": lambda number: np.ones(2, STRUCTURE)[number % 2],
+    "objects": lambda number: np.array([[number], None], object),
+    "bytearray": lambda number: bytearray([number, 1]),
+    "set": lambda number: {number},
+    "object": lambda number: Thing([number]),
+    "object with a tensor": lambda number: Thing({"x": tensor(number)}),
+    "dataclass": lambda number: Counted(tensor(number)),
+    "list": lambda number: [number],
+}
+LISTS: dict[str, Lists] = {
+    **{f"{name}, three times": three_of(make) for name, make in LEAVES.items()},
+    **{f"{name} in dicts": three_with(make) for name, make in LEAVES.items()},
+    **{f"new {name}": three_new(make) for name, make in LEAVES.items()},
+    "overlapping": overlapping,
+    "over an array": over_an_array,
+    "of one list": of_one_list,
+    "aliased": lambda number: [aliased(number + each) for each in range(EACH)],
+    "locks": lambda number: [with_lock(number + each) for each in range(EACH)],
+}
+REPEATED = [5, 3, 5, 5, 8, 3, 0, 11, 5]
+
+
+def taken(element: Element) -> str:
+    """Write to an element, and take its lock if it has one; return what it is then."""
+    if is_dict(element) and "lock" in element:
+        element["lock"] = element["lock"].acquire(blocking=False)
+    return written(element)
+
+
+def delivered(dataset: ps.Dataset, place: dict[str, Any], size: int) -> list[str]:
+    """Return the elements of a loader of batches."""
+    with ps.Loader(dataset.batch(size, merge=list), **place) as loader:
+        return [element for batch in loader for element in batch]
+
+
+def check_lists(kind: str, place: dict[str, Any], sizes: Sequence[int]) -> None:
+    """Compare pieces, all of them and repeated ones, with those of lists of which nothing else is used."""
+    pieces = ps.range(PARENTS).flat_map(LISTS[kind], counts=[EACH] * PARENTS)
+    alone = [taken(LISTS[kind](number)[each]) for number in range(PARENTS) for each in range(EACH)]
+    for dataset, expected in ((pieces, alone), (pieces.select(REPEATED), [alone[each] for each in REPEATED])):
+        above = dataset.map(taken)
+        assert list(epoch_of(above, 0)) == expected
+        for size in sizes:
+            assert delivered(above, place, size) == expected
+
+
+@in_places("inline", "threads")
+@pytest.mark.parametrize("kind", LISTS)
+def test_pieces_of_a_list_are_apart(kind: str, place: dict[str, Any]) -> None:
+    """A function writes to each piece, repeated ones among them, as if it were the only one."""
+    check_lists(kind, place, [1, 2, 9])
+
+
+@in_places("processes")
+@pytest.mark.parametrize("kind", ["tensor, three times", "dataclass in dicts", "aliased"])
+def test_pieces_of_a_list_are_apart_in_other_processes(kind: str, place: dict[str, Any]) -> None:
+    """A function writes to each piece as if it were the only one."""
+    check_lists(kind, place, [9])
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_pieces_that_are_read_in_order_are_apart(kind: str) -> None:
+    """Without positions, too, and where the caller writes to delivered pieces."""
+    dataset = ps.range(PARENTS).flat_map(LISTS[kind])
+    alone = [taken(LISTS[kind](number)[each]) for number in range(PARENTS) for each in range(EACH)]
+    assert delivered(dataset.map(taken), {}, 5) == alone
+    assert list(map(taken, ps.Loader(dataset))) == alone
+    assert list(map(taken, list(dataset))) == alone
+
+
+def now_and_next(rows: Sequence[int]) -> Element:
+    """Return a batch in which each row is the next one of the row before it."""
+    frames = torch.arange(len(rows) + 1.0) + rows[0]
+    return {"now": frames[:-1, None], "next": frames[1:, None]}
+
+
+MERGES: dict[str, Callable[[Sequence[int]], Element]] = {
+    "tensors": lambda rows: torch.stack([tensor(row) for row in rows]),
+    "tensor of numbers": lambda rows: {"x": torch.tensor(rows), "y": np.array(rows)},
+    "one row": lambda rows: {"x": tensor(rows[0]).as_strided((len(rows), 2), (0, 1))},
+    "now and next": now_and_next,
+    "objects": lambda rows: np.array([[rows[0]]] + [None] * len(rows), object)[[0] * len(rows)],
+    "structures": lambda rows: np.ones(len(rows), STRUCTURE),
+    "dataclass": lambda rows: Counted({"x": torch.tensor(rows)}, np.zeros(len(rows), np.int64)),
+}
+
+
+@in_places("inline", "processes")
+@pytest.mark.parametrize("kind", MERGES)
+def test_rows_of_a_batch_are_apart(kind: str, place: dict[str, Any]) -> None:
+    """Each row is what it is when the batch is made for it alone."""
+    rows = ps.range(12).batch(4, merge=MERGES[kind]).unbatch()
+    for dataset in (rows, rows.select(REPEATED)):
+        expected = list(epoch_of(dataset.map(written), 0))
+        assert [delivered(dataset.map(written), place, size) for size in (2, 9)] == [expected] * 2
+        assert list(map(written, list(dataset))) == expected
+
+
+EPISODES: dict[str, Callable[[int], Element]] = {
+    **{kind: LEAVES[kind] for kind in ("tensor", "structure", "bytearray", "set", "object", "dataclass", "list")},
+    "frames that are objects": lambda number: np.array([[number]] * 4 + [None], object)[:4],
+}
+
+
+@in_places("inline", "threads")
+@pytest.mark.parametrize("kind", [*EPISODES, "lock"])
+def test_windows_are_apart(kind: str, place: dict[str, Any]) -> None:
+    """Windows of an episode share neither frames nor what else it has, whether it can be copied or not."""
+
+    def episode(number: int) -> Element:
+        other = {"lock": threading.Lock()} if kind == "lock" else {"other": EPISODES[kind](number)}
+        return {"x": np.ones(4), **other}
+
+    windows = ps.range(3).map(episode).windows(2, lengths=[4] * 3).select([2, 0, 1, 1, 8, 0]).map(taken)
+    expected = list(epoch_of(windows, 0))
+    assert [delivered(windows, place, size) for size in (2, 6)] == [expected] * 2
+
+
+def test_a_list_whose_elements_share_what_can_not_be_copied_is_an_error() -> None:
+    """It names the step, by position and in a loader."""
+    dataset = ps.range(2).flat_map(three_with(lambda _: threading.Lock()), counts=[EACH] * 2, name="locks")
+    for compute in (lambda: dataset[0], lambda: list(ps.Loader(dataset))):
+        with pytest.raises(UsageError, match="elements that share memory must be copyable") as caught:
+            compute()
+        assert "in the list of step 'locks'" in caught.value.__notes__
