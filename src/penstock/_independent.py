@@ -46,7 +46,7 @@ _SINGLE: Final = (type, types.ModuleType, types.FunctionType, types.BuiltinFunct
 _PYTHON_CLASS: Final = 1 << 9  # of `type.__flags__`: the type was made at run time, so its objects' attributes are seen
 Part: TypeAlias = Any  # an object inside an element
 _Memory: TypeAlias = tuple[int, int, int, bool]
-"""What an array, a tensor or another buffer spans: the addresses of its first byte and of the one after its last byte,
+"""The span of an array, a tensor or another buffer: the addresses of its first byte and of the one after its last byte,
 equal if it has none; the number of its element; and whether it can be written to."""
 _Owners: TypeAlias = dict[int, tuple[int, object]]
 """By the identity of an object: the number of the last element that reaches it, and the object, so that it stays."""

@@ -1,7 +1,7 @@
 """Iterators of user code, whose `__iter__` is called once.
 
 `for`, `yield from`, `islice`, `chain` and `zip` call `iter` on an iterator that they get. A class that is its own
-iterator often begins anew in `__iter__`, so a pass that is read in parts would begin anew with each part.
+iterator often starts again in `__iter__`, so a pass that is read in parts would start again with each part.
 """
 
 from collections.abc import Iterator

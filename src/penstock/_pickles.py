@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _SIZE: Final = struct.Struct("<Q")
 _Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
 _PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
+_TEXTS: Final = frozenset({np.bytes_, np.str_})
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 
 
@@ -70,7 +71,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> _Reduced:
         if type(value) is memoryview:
             return _reduced_view(value)
-        if type(value) in {np.bytes_, np.str_}:
+        if type(value) in _TEXTS:
             return _reduced_text(value)
         if is_tensor(value):
             return reduced_tensor(value) or _AS_USUAL

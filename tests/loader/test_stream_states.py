@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.loader.iterables import COUNT, ITERABLES, Continuing, CountsPasses, Lazy
+from tests.loader.iterables import COUNT, ITERABLES, Continuing, Counter, CountsPasses, Lazy
 from tests.places import in_places
 
 
@@ -145,25 +145,14 @@ def test_states_of_streams_count_delivered_batches(name: str, place: dict[str, A
     assert rest(batched(made(name)), state, 6) == expected[5:11]
 
 
-class OwnIterator:
-    """An iterable under Penstock's names that is its own iterator; `__iter__` begins anew, or where it was set."""
+class OwnIterator(Counter):
+    """An iterable that is its own iterator; `__iter__` starts again, or where it was set."""
 
-    def __init__(self) -> None:
-        self._at = self._start = 0
+    _start = 0
 
     def __iter__(self) -> "OwnIterator":
         self._at, self._start = self._start, 0
         return self
-
-    def __next__(self) -> int:
-        if self._at == COUNT:
-            raise StopIteration
-        self._at += 1
-        return self._at
-
-    def get_state(self) -> int:
-        """Return the number of elements so far."""
-        return self._at
 
     def set_state(self, state: int) -> None:
         """Start the next pass there."""

@@ -176,7 +176,8 @@ def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
 
 
 def _need_unmasked(name: str, positions: Positions, values: list[object]) -> None:
-    if any(map(is_masked, values)):
+    kinds = {*map(type, values)} - {np.ndarray}  # of a whole block: most have one, and no array
+    if any(issubclass(kind, np.ndarray) for kind in kinds) and any(map(is_masked, values)):
         position = next(at for at, value in zip(positions, values, strict=True) if is_masked(value))
         raise UsageError(
             f"an array in a table must not be masked: tables have no mask. Field {name!r} at position {position} is. "

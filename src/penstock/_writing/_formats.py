@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
@@ -148,10 +149,22 @@ class JsonLines:
         """Write a line for each element."""
         [draft] = drafts
         with _buffered(draft) as file:
-            file.writelines(_line(element, position) for position, element in _numbered(blocks))
+            for begin, elements in blocks:
+                looks = not _are_flat(elements)
+                file.writelines(_line(each, at, looks_at_keys=looks) for at, each in enumerate(elements, begin))
 
 
-def _line(element: object, position: int) -> bytes:
+def _are_flat(elements: Sequence[Element]) -> bool:
+    """Return whether all elements of a block are plain values, or dicts of them whose keys are texts."""
+    kinds = {*map(type, elements)}
+    if kinds != {dict}:
+        return kinds <= _JSON_VALUES
+    held = cast("Sequence[dict[object, object]]", elements)
+    values = map(type, chain.from_iterable(each.values() for each in held))
+    return {str}.issuperset(map(type, chain.from_iterable(held))) and _JSON_VALUES.issuperset(values)
+
+
+def _line(element: object, position: int, *, looks_at_keys: bool = True) -> bytes:
     """Return the line of an element.
 
     Raises:
@@ -159,7 +172,8 @@ def _line(element: object, position: int) -> bytes:
     """
     try:
         text = json.dumps(element, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-        _need_text_keys(element)
+        if looks_at_keys:
+            _need_text_keys(element)
         return text.encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise UsageError(f"JSON has no such value at position {position}: {error}. Convert it in a map.") from error
@@ -180,17 +194,16 @@ def _need_text_keys(value: object) -> None:
     Raises:
         TypeError: a key isn't text.
     """
+    held = cast("Any", value)
+    inner: Iterable[object] = held if isinstance(value, list | tuple) else ()
     if isinstance(value, dict):
-        for key in cast("dict[object, object]", value):
+        inner = held.values()
+        for key in held:
             if not isinstance(key, str):
                 message = f"a dict with the key {key!r}, which is no text"
                 raise TypeError(message)
-    held = cast("Any", value)
-    inner: Iterable[object] = (
-        held.values() if isinstance(value, dict) else held if isinstance(value, list | tuple) else ()
-    )
     for each in inner:
-        if type(each) not in _JSON_VALUES:  # most are these, and need no call
+        if type(each) not in _JSON_VALUES:  # most are these, and have no keys
             _need_text_keys(each)
 
 

@@ -42,9 +42,9 @@ Guarantees:
   - A task that ends passes its failure, or none, to its outputs, and cancels the tasks that still run and whose items
     nothing needs any more.
   - `run` returns when none of its tasks is left, whether it ended, failed, or was cancelled at any await, or twice.
-  - A stage is told to stop before its task is cancelled. A cancellation reaches a task once, and user code may swallow
-    it; so each call of user code in the loop is followed by a look at the stop flag.
-  - A CancelledError of a stage that wasn't told to stop comes from user code. It is a failure, since otherwise a pass
+  - A stage's stop flag is set before its task is cancelled. A cancellation reaches a task once, and user code may
+    swallow it; so each call of user code in the loop is followed by a look at the stop flag.
+  - A CancelledError of a stage whose stop flag isn't set comes from user code. It is a failure, since otherwise a pass
     would look complete that isn't.
 """
 
@@ -430,7 +430,7 @@ async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[None
     """Wait until all tasks have ended.
 
     Raises:
-        CancelledError: the run is cancelled. All stages were told to stop, before the group cancels their tasks.
+        CancelledError: the run is cancelled. The stop flag of each stage is set before the group cancels its task.
     """
     try:
         await asyncio.wait(tasks.values())

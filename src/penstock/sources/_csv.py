@@ -54,9 +54,9 @@ class Csv(RecordFiles):
 
     Args:
         paths: a path, a glob such as `"data/**/*.csv"` (sorted by name), or a list of these, in its order.
-        types: for names, the conversion of their fields: `int`, `float`, `bool` (of true, false, 1 and 0, in any case),
-            a NumPy scalar type such as `numpy.float32`, or your function of a str. It must be picklable for processes;
-            its exception is raised unchanged. The fields of other names stay str.
+        types: for names, the conversion of their fields: `int`, `float`, `bool` or `numpy.bool_` (of true, false, 1 and
+            0, in any case), another NumPy scalar type such as `numpy.float32`, or your function of a str. It must be
+            picklable for processes; its exception is raised unchanged. The fields of other names stay str.
         names: the names of the fields, for files without a row of names.
         delimiter: the character between fields, such as `"\t"` or `";"`.
         cache: the directory for the index. Default: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`. If it can't be

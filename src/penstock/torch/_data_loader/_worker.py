@@ -203,7 +203,7 @@ class _Stream:
         self.number += 1
         size = 1 if wanted.size is None else wanted.size
         found = [] if self.has_ended else list(islice(self.elements, size))
-        self.has_ended = len(found) < size  # an iterator that was read to its end may begin anew at the next call
+        self.has_ended = len(found) < size  # an iterator that was read to its end may start again at the next call
         return [] if self.has_ended and wanted.drop_last else found
 
     def keep(self, number: int, sealed: Sealed) -> None:
