@@ -184,7 +184,8 @@ std::int64_t take_strings(const nb::list& parts, const Numbers& bounds, const Nu
         if (begin < 0 || begin > end || end > static_cast<std::int64_t>(rows.size())) {
             throw std::out_of_range("bounds must ascend among the rows");
         }
-        const auto& strings = nb::cast<const Strings&>(parts[part], false);
+        const nb::object object = parts[part];
+        const auto& strings = nb::cast<const Strings&>(object, false);
         nulls += strings.take({rows.data() + begin, static_cast<std::size_t>(end - begin)}, places.data() + begin, out);
     }
     return nulls;

@@ -84,7 +84,7 @@ class TensorReader {
             return true;
         }
         return is_false(PyObject_GetAttr(tensor, requires_grad_.ptr())) &&
-               is_false(PyObject_CallMethodNoArgs(tensor, is_neg_.ptr()));
+               is_false(PyObject_CallMethodObjArgs(tensor, is_neg_.ptr(), nullptr));
     }
 
     static bool is_false(PyObject* answer) {
