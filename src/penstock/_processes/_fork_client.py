@@ -43,12 +43,20 @@ from penstock.errors import InternalError
 
 _NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and every child process seeds it
 _MESSAGE_BYTES: Final = 1 << 16
+# Otherwise `torch.cuda.is_available()` starts CUDA and its threads. Many scripts call it at their top, to choose a
+# device, and the server could then not import them.
+_NO_CUDA: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _logger = logging.getLogger("penstock")
 # Before NumPy is loaded the variables must be set; and before Penstock is, its path.
 _PROGRAM: Final = (
     "import json, os, sys; begun = json.loads(sys.argv[1]); os.environ.update(begun['environment']); "
     "sys.path[:] = begun['path']; from penstock._processes._fork_server import main; main(begun)"
 )
+
+
+def _variables(threads: int | None) -> dict[str, str]:
+    """Return the variables of a server and its forks that the user has not set."""
+    return {**{name: value for name, value in _NO_CUDA.items() if name not in os.environ}, **thread_variables(threads)}
 
 
 class Server:
@@ -68,7 +76,7 @@ class Server:
                 "control": theirs.fileno(),
                 "program": program.fileno(),
                 "tracker": tracker,
-                "environment": thread_variables(threads),
+                "environment": _variables(threads),
                 "path": current_path(),
                 "excluded": [],
                 "failures": [],
@@ -154,7 +162,7 @@ class Servers:
     @uninterrupted
     def import_ahead(self, threads: int | None, modules: tuple[str, ...]) -> None:
         """Start the server, if there is none, and let it import modules that its processes will need."""
-        prepared = preparation("", thread_variables(threads), (*_NEEDED, *modules), imports_main=False)
+        prepared = preparation("", _variables(threads), (*_NEEDED, *modules), imports_main=False)
         with open(os.memfd_create("penstock-modules"), "wb", buffering=0) as memory:
             memory.write(pickle.dumps(prepared))
             self.send(threads, IMPORT, [memory.fileno()])
@@ -262,7 +270,7 @@ class ForkedProcess:
         parts = _Parts()
         given = parts.dump(process)
         modules = (*_NEEDED, *modules_of(given))
-        prepared = preparation(name, thread_variables(threads), modules, imports_main=imports_main)
+        prepared = preparation(name, _variables(threads), modules, imports_main=imports_main)
         streams = [number for number in (1, 2) if _is_open(number)]
         if len(parts.descriptors) + len(streams) + 2 > MAX_DESCRIPTORS:
             raise InternalError(f"a process can inherit {MAX_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
