@@ -9,7 +9,7 @@ import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import penstock as ps
 from penstock.errors import ClosedError
 from tests.dataset.functions import keep, same
 from tests.places import in_places
+from tests.profiles import IS_LONG
 
-pytestmark = pytest.mark.skipif(
+CRASHES = pytest.mark.skipif(
     sys.version_info[:2] == (3, 12),
     reason="CPython 3.12 crashes where a thread closes a generator that another one traces",
 )
+pytestmark = [pytest.mark.longer, CRASHES]
 PLACES = in_places("inline", "threads", "isolated")
 SWITCHES = ("CALL", "RESUME", "JUMP_BACKWARD")
 """The instructions after which Python may switch to another thread."""
@@ -46,6 +48,11 @@ def after_switches(code: types.CodeType) -> set[int]:
         if switch.opname.startswith(SWITCHES):
             found.add(switch.argval if switch.opname.startswith("JUMP") else following.offset)
     return found
+
+
+def to_try(moments: Iterable[int], *, few: bool = False) -> list[int]:
+    """Return some of the moments, at equal distances: in the short profile each fourth, of a few each twelfth."""
+    return list(moments)[:: (3 if few else 1) * (1 if IS_LONG else 4)]
 
 
 class Watched:
@@ -127,11 +134,11 @@ def read_at_each_moment(
         moments = Reading(loader, sys.maxsize, act).moments
     numbers = {moment: number for number, moment in reversed(list(enumerate(moments)))}
     assert len(numbers) > 20
-    # With workers each third moment, since these differ between two readings anyway.
-    for moment, number in list(numbers.items())[:: 3 if place else 1]:
+    # With workers few moments, since these differ between two readings anyway.
+    for number in to_try(numbers.values(), few=bool(place)):
         with kind(dataset, **place) as loader:
             reading = Reading(loader, number, act)
-            assert reading.batches == expected[: len(reading.batches)], moment
+            assert reading.batches == expected[: len(reading.batches)], moments[number]
             if reading.is_met:
                 check(loader, reading, expected)
         with pytest.raises(ClosedError):
@@ -214,7 +221,7 @@ def begin_at_each_moment(
 
     numbers = {moment: number for number, moment in reversed(list(enumerate(begin(sys.maxsize).moments)))}
     assert len(numbers) > 20
-    for number in list(numbers.values())[:: 3 if place else 1]:
+    for number in to_try(numbers.values(), few=bool(place)):
         begin(number)
 
 
@@ -278,7 +285,7 @@ def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(kin
 
     numbers = {moment: number for number, moment in reversed(list(enumerate(set_state(sys.maxsize).moments)))}
     assert len(numbers) > 20
-    for number in list(numbers.values())[:: 3 if place else 1]:
+    for number in to_try(numbers.values(), few=bool(place)):
         set_state(number)
 
 
@@ -331,7 +338,7 @@ def test_another_thread_may_look_while_an_epoch_is_read(kind: str, place: dict[s
 
     read(sys.maxsize)  # the first time has moments of its own
     numbers = {moment: number for number, moment in enumerate(read(sys.maxsize).moments)}
-    for number in list(numbers.values())[:: 3 if place else 1]:
+    for number in to_try(numbers.values(), few=bool(place)):
         read(number)
 
 
@@ -372,5 +379,5 @@ def test_a_thread_may_look_while_another_one_moves_the_loader(kind: str, move: s
 
     look(sys.maxsize)  # the first time has moments of its own
     numbers = {moment: number for number, moment in enumerate(look(sys.maxsize).moments)}
-    for number in list(numbers.values())[:: 3 if place or "reads" in move else 1]:
+    for number in to_try(numbers.values(), few=bool(place) or "reads" in move):
         look(number)
