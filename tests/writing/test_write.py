@@ -60,6 +60,22 @@ def read_back(folder: Path, form: str) -> list[Any]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
+def modules_here(number: int) -> dict[str, str]:
+    """Return the names of modules that the process has, of those that pyarrow imports."""
+    return {"found": " ".join(name for name in ("pyarrow.lib", "pandas") if name in sys.modules), "text": "x" * number}
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_workers_are_forked_with_what_writes_tables(
+    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each worker has pyarrow and pandas from its start: one process imported them for all."""
+    pytest.importorskip("pandas")
+    ps.write(ps.range(40).map(modules_here), tmp_path, form, shard_bytes=200, num_workers=2)
+    assert {row["found"] for row in read_back(tmp_path, form)} == {"pyarrow.lib pandas"}
+    assert [record.getMessage() for record in caplog.records if record.name == "penstock"] == []
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_workers_and_parts_write_the_same_bytes(tmp_path: Path, form: str) -> None:
     """The folders of one thread, of processes, and of three parts in any order are equal; read back, they have all."""

@@ -43,9 +43,11 @@ from penstock.errors import InternalError
 
 _NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and every child process seeds it
 _MESSAGE_BYTES: Final = 1 << 16
-# Otherwise `torch.cuda.is_available()` starts CUDA and its threads. Many scripts call it at their top, to choose a
-# device, and the server could then not import them.
-_NO_CUDA: Final = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+# With these variables, libraries start no threads while they are imported; a server that has some can't be forked.
+_WITHOUT_THREADS: Final = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow; its pools use another allocator anyway
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # `torch.cuda.is_available()`, at the top of many scripts, would start CUDA
+}
 _logger = logging.getLogger("penstock")
 # Before NumPy is loaded the variables must be set; and before Penstock is, its path.
 _PROGRAM: Final = (
@@ -56,7 +58,8 @@ _PROGRAM: Final = (
 
 def _variables(threads: int | None) -> dict[str, str]:
     """Return the variables of a server and its forks that the user has not set."""
-    return {**{name: value for name, value in _NO_CUDA.items() if name not in os.environ}, **thread_variables(threads)}
+    unset = {name: value for name, value in _WITHOUT_THREADS.items() if name not in os.environ}
+    return {**unset, **thread_variables(threads)}
 
 
 class Server:

@@ -1,6 +1,7 @@
 """Tables in shards: Arrow's IPC files, which readers map, and Parquet, which is smaller. pyarrow writes them."""
 
 import contextlib
+import importlib.util
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeAlias, cast
@@ -18,10 +19,17 @@ _GROUP_BYTES: Final = 4 << 20  # of a row group: what a random read of one recor
 _BATCH_BYTES: Final = 1 << 19  # of a record batch at least; it is mapped, so its size matters little
 _MIN_GROUP_ROWS: Final = 64
 
+_MODULES: Final = ("pyarrow.parquet", "pandas")  # pyarrow imports pandas, if it is there, to convert the first column
+
 Fields = Mapping[str, Any]
 Positions = Sequence[int]
 Column: TypeAlias = Any  # pyarrow has no types
 Kind: TypeAlias = Any
+
+
+def modules() -> tuple[str, ...]:
+    """Return the modules with which tables are written, as far as they are installed."""
+    return tuple(name for name in _MODULES if importlib.util.find_spec(name.partition(".")[0]) is not None)
 
 
 @frozen
@@ -58,13 +66,14 @@ class Columnar:
 
     def write(self, blocks: Iterable[tuple[int, Sequence[object]]], drafts: Sequence[Draft]) -> None:
         """Write record batches of 0.5 MiB and more, or row groups of 4 MiB and more."""
-        pyarrow, parquet = need("pyarrow", "pyarrow", extra="arrow"), need("pyarrow.parquet", "pyarrow", extra="arrow")
+        pyarrow = need("pyarrow", "pyarrow", extra="arrow")
         [draft] = drafts
         if self.suffixes == (".arrow",):
             writer, least = pyarrow.ipc.new_file(draft, self.schema), _BATCH_BYTES
         else:
             least = _GROUP_BYTES
             try:
+                parquet = need("pyarrow.parquet", "pyarrow", extra="arrow")
                 writer = parquet.ParquetWriter(draft, self.schema, compression="zstd", write_page_index=True)
             except pyarrow.ArrowNotImplementedError as error:
                 raise UsageError(

@@ -16,7 +16,7 @@ import numpy as np
 from penstock._frozen import frozen
 from penstock._graph import Element
 from penstock._tree import is_array
-from penstock._writing._columns import Columnar, fields_of
+from penstock._writing._columns import Columnar, fields_of, modules
 from penstock._writing._drafts import Draft
 from penstock._writing._tokens import TokenPairs
 from penstock.errors import UsageError
@@ -230,6 +230,11 @@ _FORMATS: Final[Mapping[str, Callable[[Sequence[int], Sequence[Element]], Format
     "tar": lambda _, __: Tar(),
     "jsonl": lambda _, __: JsonLines(),
 }
+
+
+def modules_of(name: object) -> tuple[str, ...]:
+    """Return the modules with which shards of a format are written, other than Penstock's, as far as they are known."""
+    return modules() if isinstance(name, str) and name in {"arrow", "parquet"} else ()
 
 
 def format_of(name: object, positions: Sequence[int], sample: Sequence[Element]) -> Format:

@@ -17,10 +17,12 @@ from penstock._dataset import integers as integer_range
 from penstock._frozen import frozen
 from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, parse_bytes
 from penstock._loader import Loader
+from penstock._plan import Limits
+from penstock._processes import import_ahead
 from penstock._progress import Progress, counted
 from penstock._runtime import Workers, usable_processors
 from penstock._writing._drafts import draft_of, drafted, file_entry, remove_leftovers
-from penstock._writing._formats import Block, Format, format_of
+from penstock._writing._formats import Block, Format, format_of, modules_of
 from penstock.errors import UsageError
 
 _SAMPLE: Final = 64  # elements, spread over the dataset, whose mean size gives the rows of a shard
@@ -130,6 +132,9 @@ def write(
     """
     count = usable_processors() if num_workers is None else need_count("num_workers", num_workers)
     writers = partial(_written_by_loader, count, workers)
+    if count and workers == "processes" and (modules := modules_of(format)):
+        # A process imports them while this one looks at the elements, and workers are forked from it.
+        import_ahead(None, Limits().worker_threads, modules)
     return write_by(writers, dataset, path, format, shard_bytes=shard_bytes, part=part, progress=progress)
 
 
