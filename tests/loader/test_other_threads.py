@@ -133,7 +133,7 @@ def read_at_each_moment(
     with kind(dataset, **place) as loader:
         moments = Reading(loader, sys.maxsize, act).moments
     numbers = {moment: number for number, moment in reversed(list(enumerate(moments)))}
-    assert len(numbers) > 20
+    assert len(numbers) > 10
     # With workers few moments, since these differ between two readings anyway.
     for number in to_try(numbers.values(), few=bool(place)):
         with kind(dataset, **place) as loader:
@@ -220,7 +220,7 @@ def begin_at_each_moment(
         return watched
 
     numbers = {moment: number for number, moment in reversed(list(enumerate(begin(sys.maxsize).moments)))}
-    assert len(numbers) > 20
+    assert len(numbers) > 10
     for number in to_try(numbers.values(), few=bool(place)):
         begin(number)
 
@@ -284,7 +284,7 @@ def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(kin
         return watched
 
     numbers = {moment: number for number, moment in reversed(list(enumerate(set_state(sys.maxsize).moments)))}
-    assert len(numbers) > 20
+    assert len(numbers) > 10
     for number in to_try(numbers.values(), few=bool(place)):
         set_state(number)
 
