@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.equivalence.decisions import random_decisions
+
 torch = pytest.importorskip("torch")
 door = pytest.importorskip("penstock.torch")
 THREAD = "penstock-pinning"
@@ -119,6 +121,39 @@ def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: in
     assert numbers == [*range(batch), "error", *range(batch + 1, BATCHES)]
     with pytest.raises(StopIteration):
         next(batches)
+
+
+class Refusing(list[Any]):
+    """A batch that can't be unpickled if it is the sixth."""
+
+    def __reduce__(self) -> Any:
+        return refusing, (list(self),)
+
+
+def refusing(leaves: list[Any]) -> Refusing:
+    """Return a batch as it is unpickled."""
+    if int(leaves[1][0]) == 5 * ROWS:
+        raise ValueError("can't be unpickled")
+    return Refusing(leaves)
+
+
+def collated(rows: list[Any]) -> Refusing:
+    """Return a batch of torch's, in a class."""
+    return Refusing(torch.utils.data.default_collate(rows))
+
+
+def test_a_batch_that_can_not_be_unpickled_loses_no_other(pinning: Pinning) -> None:
+    """Its error comes in its place, also if the thread met it, and its job has several batches."""
+    with random_decisions(3):
+        batches = iter(opened(collate_fn=collated))
+        numbers: list[int | str] = []
+        for _ in range(BATCHES):
+            try:
+                numbers.append(int(next(batches)[1][0]) // ROWS)
+            except ValueError:
+                numbers.append("error")
+            pinning.done.acquire(timeout=0.02)
+    assert numbers == [*range(5), "error", *range(6, BATCHES)]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset
 
 from penstock.torch import DataLoader
+from tests.equivalence.decisions import random_decisions
 from tests.torch.conformance.datasets import AtOnce, Counting, Failing, LeavesOut, Numbers, WorkerInfo
 from tests.torch.conformance.outcome import Loader, Raised, described, going_on
 from tests.torch.conformance.untyped import torch
@@ -155,6 +156,32 @@ def test_an_error_of_worker_init_fn() -> None:
     with pytest.raises(ValueError, match=r"Caught ValueError in DataLoader worker process 0\.(.|\n)*can't begin"):
         next(batches)
     assert list(batches) == []
+
+
+class Rebuilt(list[int]):
+    """A batch that can't be unpickled if it holds 40."""
+
+    def __reduce__(self) -> Any:
+        return rebuilt, (list(self),)
+
+
+def rebuilt(numbers: list[int]) -> Rebuilt:
+    """Return a batch as it is unpickled."""
+    if 40 in numbers:
+        raise ValueError("can't be unpickled")
+    return Rebuilt(numbers)
+
+
+def test_a_batch_that_can_not_be_unpickled_loses_no_other() -> None:
+    """Its error comes in its place, also if its job has several batches, and a state counts it as delivered."""
+    with random_decisions(3):
+        loader = DataLoader(Numbers(80), 2, num_workers=1, collate_fn=Rebuilt)
+        batches: Iterator[Any] = iter(loader)
+        assert [next(batches)[0] for _ in range(20)] == list(range(0, 40, 2))
+        with pytest.raises(ValueError, match="can't be unpickled"):
+            next(batches)
+        assert loader.state_dict()["reached"] == 21
+        assert [batch[0] for batch in batches] == list(range(42, 80, 2))
 
 
 def test_an_error_shows_the_functions_of_the_user() -> None:

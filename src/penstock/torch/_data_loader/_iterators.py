@@ -22,6 +22,7 @@ import select
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice, repeat
@@ -195,7 +196,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         ahead = Ahead(least, most, drawn=prefetch * rules.num_workers)  # torch draws as many, then one for each batch
         self._team = Workers(given, rules, start, ahead, given.memory)
         self._number = -1
-        self._made: deque[object] = deque()  # the undelivered batches of a job
+        self._made: deque[Callable[[], object]] = deque()  # return the undelivered batches of a job; each may raise
         self._taken: DrawnJob | None = None  # taken before its batch was requested; it failed, or its batches did
         self._pins = None if self._begun.pin_device is None else PinnedAhead(self._begun.pin_device, self._pin_next)
         self._sampler: Any = None
@@ -254,7 +255,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
     def _advance(self, held: HeldInterrupts) -> object:
         pins = self._pins
         if pins is None:
-            return self._next(held)
+            return self._next(held)()
         pins.take_back()
         if self._queue is not None and not self._has_ended:
             self._team.draw(self._sampled)  # the thread must not: samplers are the program's code
@@ -280,7 +281,8 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         self._taken = None
         self._made.clear()
 
-    def _next(self, held: HeldInterrupts) -> object:
+    def _next(self, held: HeldInterrupts) -> Callable[[], object]:
+        """Count the next batch as delivered, and return the function that returns it."""
         while not self._has_ended:
             if self._made:
                 self.epoch.reached += 1
@@ -535,7 +537,7 @@ class _Stream:
     def _received(self, job: DrawnJob) -> StreamedBatch | None:
         self._sampled.delivered(job)
         self.progress.number += 1
-        found = cast("StreamedBatch", self._team.batches(job)[0])
+        found = cast("StreamedBatch", self._team.batches(job)[0]())
         self.progress.state, self.progress.is_over = found.state, found.has_ended
         return found if found.is_batch else None
 

@@ -253,8 +253,10 @@ class DrawnWork(Work):
         """Return the index of a row of the first batch, as text."""
         return reprlib.repr(cast("list[Any]", self._open(0))[row])
 
-    def made(self, merged: Sequence[Any], copied_bytes: int) -> list[object]:
-        """Return the batches; arrays of up to `copied_bytes` are copied out of the job's memory.
+    def made(self, merged: Sequence[Any], copied_bytes: int) -> list[Callable[[], object]]:
+        """Return a function for each batch, which returns it; arrays of up to `copied_bytes` are copied.
+
+        The function of one batch may raise, since it unpickles objects of the user's classes.
 
         Args:
             merged: the collated batches, as they came from a process; empty where rows are in memory.
@@ -262,14 +264,18 @@ class DrawnWork(Work):
         """
         layout, bounds = self._layout, self.shape.bounds
         if layout is None:
-            return [batch.opened(copied_bytes) if isinstance(batch, Arrived) else batch for batch in merged]
+            return [partial(_opened, batch, copied_bytes) for batch in merged]
         if len(bounds) == 2:
-            return [layout.batch(self._columns, copied_bytes)]
+            return [partial(layout.batch, self._columns, copied_bytes)]
         arrays = [column for column in self._columns if isinstance(column, np.ndarray)]
-        return [layout.batch([array[a:b] for array in arrays], copied_bytes) for a, b in pairwise(bounds)]
+        return [partial(layout.batch, [array[a:b] for array in arrays], copied_bytes) for a, b in pairwise(bounds)]
 
 
 DrawnJob: TypeAlias = Job[DrawnWork]
+
+
+def _opened(batch: object, copied_bytes: int) -> object:
+    return batch.opened(copied_bytes) if isinstance(batch, Arrived) else batch
 
 
 def _gathered(parts: Sequence[list[Any]]) -> list[Any]:

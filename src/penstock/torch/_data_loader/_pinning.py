@@ -47,14 +47,18 @@ class PinnedAhead:
         if self._turn is not None:
             self._turn.take_back()
 
-    def pin(self, batch: object) -> None:
+    def pin(self, batch: Callable[[], object]) -> None:
         """Pin the batch that `finish` gets next, in the thread."""
-        self._pinned = [pinned(batch, self._device)]
+        self._pinned = [pinned(batch(), self._device)]
 
-    def finish(self, batch: object) -> object:
-        """Return a batch in pinned memory; the thread may have pinned it, and is in no turn."""
+    def finish(self, batch: Callable[[], object]) -> object:
+        """Return a batch in pinned memory; the thread may have pinned it, and is in no turn.
+
+        Args:
+            batch: returns the batch, or raises.
+        """
         done, self._pinned = self._pinned, []
-        return done[0] if done else pinned(batch, self._device)
+        return done[0] if done else pinned(batch(), self._device)
 
     def forget(self) -> None:
         """Drop the batch that was pinned: it isn't delivered."""

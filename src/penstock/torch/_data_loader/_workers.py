@@ -420,8 +420,8 @@ class Workers:
     def _wait(self, is_ready: Callable[[], bool], held: HeldInterrupts) -> None:
         wait_until(is_ready, self.fileno(), self._timeout, held)
 
-    def batches(self, job: DrawnJob) -> list[object]:
-        """Return the batches of a complete job."""
+    def batches(self, job: DrawnJob) -> list[Callable[[], object]]:
+        """Return a function for each batch of a complete job, which returns the batch, or raises."""
         self.attempts = 0
         kept = self._client.region_pool.leased - self._ahead.most > _MAX_KEPT
         return job.work.made(job.results, _EVERYTHING if kept else COPIED_BYTES)
