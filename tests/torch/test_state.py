@@ -1,12 +1,20 @@
 """Going on inside an epoch, from a state, as if nothing had happened."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from penstock.errors import StateError
 from penstock.torch import DataLoader
@@ -233,6 +241,50 @@ def test_other_orders_are_refused() -> None:
         made("in order").load_state_dict(state)
     with pytest.raises(StateError, match=r"a state must come from state_dict\(\) of a penstock.torch.DataLoader"):
         made("in order").load_state_dict({"epoch": 3})
+
+
+def shared(count: int = 20, *, shuffle: bool = True) -> Any:
+    """Return a rank's sampler."""
+    kind: Any = DistributedSampler
+    return kind(Numbers(count), 2, 1, shuffle=shuffle)
+
+
+OTHERS: dict[str, tuple[Any, Any]] = {
+    "len(indices) is 20; here it is 18": (SubsetRandomSampler(range(20)), SubsetRandomSampler(range(18))),
+    "digest of indices": (SubsetRandomSampler([*range(20)]), SubsetRandomSampler([*range(1, 21)])),
+    "len(weights) is 3; here it is 2": (WeightedRandomSampler([1, 2, 3], 20), WeightedRandomSampler([1, 2], 20)),
+    "digest of weights": (WeightedRandomSampler([1, 2, 3], 20), WeightedRandomSampler([1, 2, 4], 20)),
+    "shuffle is True; here it is False": (shared(), shared(shuffle=False)),
+    "len(dataset) is 20; here it is 19": (shared(), shared(19)),
+    "len(data_source) is 20; here it is 18": (
+        RandomSampler(range(20), replacement=True, num_samples=15),
+        RandomSampler(range(18), replacement=True, num_samples=15),
+    ),
+    "digest of sampler": ([*range(20)], [*range(19, -1, -1)]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_contents_of_samplers_are_refused(name: str) -> None:
+    """A state inside an epoch is of one length, and of the same indices and weights; older states lack them."""
+    before, now = OTHERS[name]
+    loader = DataLoader(Numbers(20), 3, sampler=before)
+    next(iter(loader))
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    DataLoader(Numbers(20), 3, sampler=before).load_state_dict(state)
+    with pytest.raises(StateError, match=f"whose {re.escape(name)}"):
+        DataLoader(Numbers(20), 3, sampler=now).load_state_dict(state)
+    older = {key: value for key, value in state.items() if key != "shuffle" and "len(" not in key and "of " not in key}
+    DataLoader(Numbers(20), 3, sampler=now).load_state_dict(older)
+
+
+def test_a_rank_resumes_in_a_list_of_its_own() -> None:
+    """From the state of another rank, whose list differs."""
+    loader = DataLoader(Numbers(20), 3, sampler=[*range(10)])
+    next(iter(loader))
+    resumed = DataLoader(Numbers(20), 3, sampler=[*range(10, 20)])
+    resumed.load_state_dict({**loader.state_dict(), "rank": 1})
+    assert lists(resumed) == [[13, 14, 15], [16, 17, 18], [19]]
 
 
 def test_a_sampler_with_epochs_is_needed_again() -> None:

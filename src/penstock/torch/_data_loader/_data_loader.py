@@ -401,8 +401,8 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
         draw the same random numbers as in an uninterrupted epoch.
 
         Raises:
-            StateError: if it is not a state, or of a loader with another sampler, batch size or number of ranks, or if
-                a sampler has no generator now and had one.
+            StateError: if it is not a state, or of a loader with another sampler, batch size or number of ranks, or
+                with other indices or weights, or if a sampler has no generator now and had one.
         """
         if "lost" in checked_state(state_dict):
             warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved restarts.", stacklevel=2)

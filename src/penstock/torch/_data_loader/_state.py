@@ -19,7 +19,9 @@ would tie a state to the classes of a framework's version.
 
 Invariants:
   - Resuming leaves torch's global generator as it was: the saved epoch drew its numbers from it when it began.
-  - A state is rejected unless the sampler has the same classes and sizes, since the order would differ.
+  - A state is rejected unless the sampler has the same classes and sizes, since the order would differ; so it is if
+    indices, weights or lists differ, long ones in a sample. These are compared only on the rank that saved the state:
+    the ranks of a program may have lists of their own, and resume from the state of one.
   - After the last batch the state is that of the next epoch's start; a sampler that draws once more at its end, as
     RandomSampler does, is read to that end first.
   - Only the lengths of torch's samplers are trusted. At the length of another one, one more batch is drawn, to see
@@ -47,6 +49,7 @@ from torch.utils.data import (
 from penstock._caught import Caught
 from penstock._only_next import only_next
 from penstock.errors import StateError
+from penstock.sources import content_digest
 
 _VERSION: Final = 1
 _NAME: Final = "penstock.torch.DataLoader"
@@ -54,14 +57,26 @@ _MAX_BATCHES: Final = 1 << 40
 _MAX_STREAM_BATCHES: Final = 1 << 62
 _PARTS: Final = 3  # the length of a stream's entry in a state
 _MAX_NESTED: Final = 8  # samplers; a bound in case a sampler refers to itself
+_LISTS: Final[tuple[type[Any], ...]] = (list, tuple, range)
 _EXACT: Final[tuple[type[Any], ...]] = (  # their lengths are true
     *(SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler),
-    *(list, tuple, range),
+    *_LISTS,
 )
 _SHAPE: Final = (  # attributes of samplers on which an order depends: torch's, and Accelerate's
     *("batch_size", "drop_last", "num_samples", "num_replicas", "seed", "replacement"),
     *("num_processes", "split_batches", "even_batches", "initial_seed"),
 )
+_VALUES: Final[tuple[tuple[type[Any], str], ...]] = (
+    (SubsetRandomSampler, "indices"),
+    (WeightedRandomSampler, "weights"),
+)
+_SIZED: Final[tuple[tuple[type[Any], str], ...]] = (
+    *_VALUES,
+    (RandomSampler, "data_source"),
+    (DistributedSampler, "dataset"),
+    (DistributedSampler, "shuffle"),  # true or false
+)
+_SAMPLE: Final = 200  # values of a digest
 State = dict[str, object]
 
 
@@ -143,6 +158,8 @@ class Epoch:
             "number": self.number,
             "made_from": self._made_from,
             **_shape(self._sampler),
+            **_sizes(self._sampler),
+            **_contents(self._sampler),
         }
 
     def _is_over(self) -> bool:
@@ -216,15 +233,7 @@ class Saved:
         if not self.is_inside:
             _need_generators(sampler, self.made_from, is_inside=False)
             return
-        for name, own in _shape(sampler).items():
-            if not isinstance(given.get(name), str | bool | None):
-                whole_number(given, name, -(1 << 63), (1 << 64) - 1)
-            if given.get(name) != own:
-                raise StateError(
-                    f"this state was saved inside an epoch of a loader whose {name} is {given.get(name)!r}; here it is "
-                    f"{own!r}, so that the order would differ. Load it into a loader with the same {name}, or load a "
-                    "state that was saved at an epoch's end"
-                )
+        _check_order(sampler, given)
         length = _length(sampler)
         if length is not None and self.reached > length and _has_exact_length(sampler):
             raise StateError(
@@ -233,6 +242,26 @@ class Saved:
             )
         _need_generators(sampler, self.made_from, is_inside=True)
         _set_epochs(sampler, self.made_from)
+
+
+def _check_order(sampler: object, given: Mapping[str, Any]) -> None:
+    """Check that a sampler gives the order of a state.
+
+    Raises:
+        StateError: it gives another one.
+    """
+    contents = _contents(sampler)
+    others = {**_sizes(sampler), **(contents if given.get("rank") == contents.get("rank") else {})}
+    known = {name: value for name, value in others.items() if name in given}  # older versions saved none
+    for name, own in {**_shape(sampler), **known}.items():
+        if not isinstance(given.get(name), str | bool | None):
+            whole_number(given, name, -(1 << 63), (1 << 64) - 1)
+        if given.get(name) != own:
+            raise StateError(
+                f"this state was saved inside an epoch of a loader whose {name} is {given.get(name)!r}; here it is "
+                f"{own!r}, so that the order would differ. Load it into a loader with the same {name}, or load a "
+                "state that was saved at an epoch's end"
+            )
 
 
 def checked_state(state: object) -> Mapping[str, Any]:
@@ -573,6 +602,42 @@ def _shape(sampler: object) -> State:
         if isinstance(value, int):
             shape[name] = value
     return shape
+
+
+def _sizes(sampler: object) -> State:
+    """Return the lengths on which the orders of torch's samplers depend, and whether they shuffle."""
+    sizes: State = {}
+    for each in reversed(_nest(sampler)):
+        for name in (name for kind, name in _SIZED if issubclass(type(each), kind)):
+            value: object = getattr(each, name, None)
+            if isinstance(value, bool):
+                sizes[name] = value
+            elif (length := _length(value)) is not None:
+                sizes[f"len({name})"] = length
+    return sizes
+
+
+def _contents(sampler: object) -> State:
+    """Return the digests of indices, weights and lists that torch's samplers are made of, and the rank."""
+    digests: State = {}
+    for each in reversed(_nest(sampler)):
+        if type(each) in _LISTS:
+            digests["digest of sampler"] = _digest(each)
+        for name in (name for kind, name in _VALUES if type(each) is kind):
+            digests[f"digest of {name}"] = _digest(getattr(each, name))
+    return {"rank": _rank(), **digests} if digests else {}
+
+
+def _digest(values: Sequence[Any]) -> str:
+    """Return the digest of values, of many only a sample; it takes the same time for any number of them."""
+    count = len(values)
+    found = [values[place] for place in range(0, count, max(-(-count // _SAMPLE), 1))]
+    return content_digest([count, *(value.tolist() if hasattr(value, "tolist") else value for value in found)])
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
 
 
 def _brief(state: object) -> str:
