@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,28 @@ def test_a_timeout() -> None:
     batches = iter(DataLoader(Waiting(), num_workers=1, timeout=0.25))
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.25 seconds"):
         next(batches)
+
+
+class WaitingLate(Numbers):
+    """Index 30 is never there."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 30:
+            threading.Event().wait()
+        return index
+
+
+def test_a_slow_batch_delays_none_before_it() -> None:
+    """With `timeout`, a job has one batch, so those before a slow one are delivered."""
+    found: list[Any] = []
+    with random_decisions(3):
+        batches = iter(DataLoader(WaitingLate(40), num_workers=1, timeout=0.05))
+        for _ in range(130):  # a busy machine may take longer, too
+            with suppress(RuntimeError):
+                found.append(int(next(batches)))
+            if len(found) == 30:
+                break
+    assert found == list(range(30))
 
 
 def test_each_worker_has_its_own_dataset() -> None:

@@ -150,9 +150,10 @@ def test_tensors_as_indices() -> None:
     assert [batch.tolist() for batch in found] == [[0, 1], [2, 3], [4]]
 
 
-def test_an_error_of_worker_init_fn() -> None:
-    """An exception of worker_init_fn is raised once, as by torch, which takes seconds to end such workers."""
-    batches = iter(DataLoader(Numbers(), num_workers=1, worker_init_fn=failing))
+@pytest.mark.parametrize("timeout", [0, 0.001])
+def test_an_error_of_worker_init_fn(timeout: float) -> None:
+    """An exception of worker_init_fn is raised once, as by torch; `timeout` begins after the start of the workers."""
+    batches = iter(DataLoader(Numbers(), num_workers=1, worker_init_fn=failing, timeout=timeout))
     with pytest.raises(ValueError, match=r"Caught ValueError in DataLoader worker process 0\.(.|\n)*can't begin"):
         next(batches)
     assert list(batches) == []

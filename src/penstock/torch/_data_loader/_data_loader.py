@@ -84,7 +84,8 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
         collate_fn: makes a batch of a list of elements; by default torch's.
         pin_memory: True copies batches to pinned memory.
         drop_last: True leaves out a last batch that isn't full.
-        timeout: the maximum seconds to wait for a batch; 0 waits without limit.
+        timeout: the maximum seconds to wait for a batch; 0 waits without limit. The start of the workers doesn't count,
+            up to a minute.
         worker_init_fn: called with the worker's number in each worker.
         multiprocessing_context: "spawn" starts a new Python for each worker. All others, and None, fork a clean process
             that has imported the modules that workers need; never this one, whose threads and memory a fork would

@@ -443,10 +443,13 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
             found[:] = islice((turn for turn in turns if self._active[turn].is_ready()), 1)
             return bool(found)
 
+        def has_any_started() -> bool:
+            return any(stream.has_started() for stream in self._active)
+
         with select.epoll() as any_stream:
             for stream in self._active:
                 any_stream.register(stream.fileno(), select.EPOLLIN)
-            wait_until(is_any_ready, any_stream.fileno(), self._timeout, held)
+            wait_until(is_any_ready, has_any_started, any_stream.fileno(), self._timeout, held)
         return found[0]
 
     def _close(self) -> None:
@@ -514,6 +517,10 @@ class _Stream:
     def is_ready(self) -> bool:
         """Return whether `next` needs no wait; if it does, the descriptor becomes readable when it may be ready."""
         return self._queue is None or self._team.is_ready(self._queue, self._sampled)
+
+    def has_started(self) -> bool:
+        """Return whether the worker has ever been ready for a job."""
+        return self._team.has_started()
 
     def fileno(self) -> int:
         """Return the descriptor."""

@@ -68,7 +68,7 @@ class JobRules:
         may_make_whole: whether any worker may collate.
 
     Attributes:
-        most_bytes: the bytes of a job of several batches.
+        most_bytes: the bytes of a job of several batches; 0 for jobs of one.
         alone: the number of the first batch that may share a job: those before are computed again, since one failed.
     """
 
@@ -307,6 +307,7 @@ Queue: TypeAlias = InOrder | AsReady
 _MAX_ATTEMPTS: Final = 8  # at a batch whose memory was too small, or whose rows have another layout
 _MAX_KEPT: Final = 64  # batches kept by the consumer, with a descriptor each; further ones are copied
 _EVERYTHING: Final = 1 << 62
+_START_SECONDS: Final = 60.0  # of workers, at least
 
 
 class Ahead(NamedTuple):
@@ -339,9 +340,10 @@ class Workers:
         least, most = ahead.least, ahead.most
         self._ahead = ahead
         self._rules = rules
-        all_bytes = min(_SMALL_BATCHES_BYTES, memory or _SMALL_BATCHES_BYTES)
-        rules.most_bytes = min(_SHARED_JOB_BYTES, all_bytes // (most + 2))
         self._timeout: float = given.timeout
+        all_bytes = min(_SMALL_BATCHES_BYTES, memory or _SMALL_BATCHES_BYTES)
+        if not self._timeout:  # a batch must not wait for a slower one in its job
+            rules.most_bytes = min(_SHARED_JOB_BYTES, all_bytes // (most + 2))
         self._is_ordered: bool = given.in_order
         self._has_init: bool = given.worker_init_fn is not None
         method = _start_method(given.multiprocessing_context)
@@ -417,8 +419,12 @@ class Workers:
         """Return the descriptor."""
         return self._scheduler.fileno(self._client)
 
+    def has_started(self) -> bool:
+        """Return whether a worker has ever been ready for a job."""
+        return bool(self._scheduler.reports)
+
     def _wait(self, is_ready: Callable[[], bool], held: HeldInterrupts) -> None:
-        wait_until(is_ready, self.fileno(), self._timeout, held)
+        wait_until(is_ready, self.has_started, self.fileno(), self._timeout, held)
 
     def batches(self, job: DrawnJob) -> list[Callable[[], object]]:
         """Return a function for each batch of a complete job, which returns the batch, or raises."""
@@ -491,12 +497,32 @@ class TimedOutError(RuntimeError):
     """A batch took longer than `timeout`."""
 
 
-def wait_until(is_ready: Callable[[], bool], descriptor: int, timeout: float, held: HeldInterrupts) -> None:
-    """Wait until something is ready, which the descriptor shows when it may be; handlers of signals are allowed.
+def wait_until(
+    is_ready: Callable[[], bool],
+    has_started: Callable[[], bool],
+    descriptor: int,
+    timeout: float,
+    held: HeldInterrupts,
+) -> None:
+    """Wait until something is ready; handlers of signals are allowed.
+
+    Args:
+        is_ready: returns whether it is.
+        has_started: returns whether a worker was ever ready for a job. The start of the workers, which may import torch
+            first, doesn't count, unless it takes longer than `timeout` and a minute.
+        descriptor: it becomes readable when one of the two may have changed.
+        timeout: in seconds; 0 waits without limit.
+        held: holds signals back.
 
     Raises:
-        TimedOutError: it took longer than a timeout in seconds; 0 waits without limit.
+        TimedOutError: it took longer than the timeout.
     """
+    if timeout and not has_started():
+        _wait_until(lambda: is_ready() or has_started(), descriptor, max(timeout, _START_SECONDS), held)
+    _wait_until(is_ready, descriptor, timeout, held)
+
+
+def _wait_until(is_ready: Callable[[], bool], descriptor: int, timeout: float, held: HeldInterrupts) -> None:
     until = monotonic() + timeout
     while not is_ready():
         left = until - monotonic() if timeout else None
