@@ -125,3 +125,29 @@ def test_a_fork_of_the_program(tmp_path: Path) -> None:
     """A fork has processes of its own, and neither it nor its end does anything to those of the program."""
     with program(BEGINNING + FORKING, tmp_path) as running:
         assert running.communicate(timeout=SECONDS) == ("3 False\nTrue 0\nTrue 0\n", "")
+
+
+IGNORING = """
+if __name__ == "__main__":
+    import signal, psutil
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    servers = []
+    for _ in range(2):
+        child, pid, _ = start()
+        servers.append(psutil.Process(pid).ppid())
+        os.kill(pid, signal.SIGTERM)
+        print(child.death().exit_code)
+        child.close()
+    print(servers[0] == servers[1])
+    os.kill(servers[0], signal.SIGSTOP)
+    child = ChildProcess(answer, (), name="process", start_method=None)
+    os.kill(servers[0], signal.SIGKILL)
+    print(child.death(started=False).exit_code)
+    child.close()
+"""
+
+
+def test_a_program_that_ignores_the_end_of_children(tmp_path: Path) -> None:
+    """The server sends exit codes although SIGCHLD is ignored, and lives on; its own exit code is unknown then."""
+    with program(BEGINNING + IGNORING, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("-15\n-15\nTrue\nNone\n", "")

@@ -70,7 +70,8 @@ class Server:
     """
 
     def __init__(self, threads: int | None) -> None:
-        self._lock = threading.Lock()  # protects the exit code
+        self._lock = threading.Lock()  # protects the two below
+        self._has_ended = False
         self._exit_code: int | None = None
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, io.FileIO(os.pidfd_open(os.getpid())) as program, interrupts_blocked():
@@ -103,14 +104,13 @@ class Server:
         socket.send_fds(self._control, [message], descriptors)
 
     def exit_code(self, timeout: float) -> int | None:
-        """Wait for the end of the server and return its exit code; None if it didn't end in time."""
+        """Wait for the end of the server and return its exit code; None if it didn't end in time, or isn't known."""
         with self._lock:
-            if self._exit_code is None and connection.wait([self._watched], timeout):
-                try:
+            if not self._has_ended and connection.wait([self._watched], timeout):
+                self._has_ended = True
+                with suppress(ChildProcessError):  # SIGCHLD is ignored, or other code has waited for all children
                     how = os.waitid(os.P_PIDFD, self._watched, os.WEXITED)
-                    self._exit_code = 1 if how is None else _exit_code(how.si_code, how.si_status)
-                except ChildProcessError:  # other code has waited for all children of this process
-                    self._exit_code = 1
+                    self._exit_code = None if how is None else _exit_code(how.si_code, how.si_status)
             return self._exit_code
 
     def descriptors(self) -> tuple[int, ...]:
@@ -120,8 +120,7 @@ class Server:
     def close(self) -> None:
         """Close the control socket; the server ends, unless a fork of this process holds the socket, too."""
         with self._lock:
-            if self._exit_code is None:
-                self._exit_code = 1  # it can't be known any more
+            self._has_ended = True  # or its exit code can't be known any more
         self._control.close()
         os.close(self._watched)
 

@@ -80,7 +80,7 @@ class _Child:
 
 def main(begun: Begun) -> NoReturn:
     """Serve the program until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _set_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was blocked until now
     tracker: Any = vars(resource_tracker)["_resource_tracker"]
     vars(tracker)["_fd"] = begun["tracker"]  # the program's, which `multiprocessing` passes on to all processes
@@ -89,6 +89,12 @@ def main(begun: Begun) -> NoReturn:
     os.close(null)
     name_process("penstock-forks")
     _Server(begun).serve()
+
+
+def _set_signals() -> None:
+    """Ignore Ctrl-C, which is the program's, and let the system keep the exit codes of children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a program that ignores it starts processes that do, too
 
 
 class _Server:
@@ -289,7 +295,7 @@ class _Server:
             if caught.error is not None:
                 failing.append(name)
                 self._failures.append((name, f"{type(caught.error).__name__}: {caught.error}"[:_REASON_CHARACTERS]))
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the module may have set another handler
+            _set_signals()  # the module may have set other handlers
             del caught
         if starting:
             self._leave_out(starting, failing, wanted, message)
