@@ -151,3 +151,26 @@ def test_a_program_that_ignores_the_end_of_children(tmp_path: Path) -> None:
     """The server sends exit codes although SIGCHLD is ignored, and lives on; its own exit code is unknown then."""
     with program(BEGINNING + IGNORING, tmp_path) as running:
         assert running.communicate(timeout=SECONDS) == ("-15\n-15\nTrue\nNone\n", "")
+
+
+CLOSED = """
+if __name__ == "__main__":
+    for number in sys.argv[2]:
+        os.close(int(number))
+    first = start()[0]
+    second, pid, _ = start()
+    with open(sys.argv[1], "w") as file:
+        print(*(os.readlink(f"/proc/{pid}/fd/{number}") for number in sys.argv[2]), file=file)
+    for child in (first, second):
+        child.pipe.send_bytes(b"")
+        assert child.wait_for_end(60) and child.death().exit_code == 0
+"""
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "012"])
+def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None:
+    """Where streams of the program are closed, and other files have their numbers, processes have none either."""
+    with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found"), closed) as running:
+        assert running.communicate(timeout=SECONDS) == ("", "")
+        assert running.returncode == 0
+    assert (tmp_path / "found").read_text().split() == ["/dev/null"] * len(closed)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         without_frames,
     )
     from penstock._processes._fork_preparation import importing, modules_of, naming
+    from penstock._processes._fork_server import receive_descriptors
     from penstock._processes._helper import (
         Begin,
         HelperProcess,
@@ -76,6 +77,7 @@ else:
         observe_seeds="penstock._processes._seeding",
         pack_error="penstock._processes._exceptions",
         pickled_for_processes="penstock._processes._main_module",
+        receive_descriptors="penstock._processes._fork_server",
         report_started="penstock._processes._helper",
         seed_pool_process="penstock._processes._seeding",
         unpack_error="penstock._processes._exceptions",
@@ -115,6 +117,7 @@ __all__ = [
     "observe_seeds",
     "pack_error",
     "pickled_for_processes",
+    "receive_descriptors",
     "report_started",
     "seed_pool_process",
     "unpack_error",

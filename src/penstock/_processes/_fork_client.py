@@ -34,9 +34,11 @@ from penstock._processes._fork_server import (
     NO_SPARE,
     SPARE,
     START,
+    STDERR,
     Begun,
     ForkedDescriptor,
     ForkedProgram,
+    receive_descriptors,
 )
 from penstock._processes._patience import SERVER_ANSWER_SECONDS, SERVER_END_SECONDS
 from penstock.errors import InternalError
@@ -73,12 +75,18 @@ class Server:
         self._lock = threading.Lock()  # protects the two below
         self._has_ended = False
         self._exit_code: int | None = None
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, io.FileIO(os.pidfd_open(os.getpid())) as program, interrupts_blocked():
+        with ExitStack() as opened, interrupts_blocked():
+            # A program without stdout or stderr gives their numbers to other files, and a Python writes to these.
+            while opened.enter_context(io.FileIO(os.devnull)).fileno() <= STDERR:
+                pass
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            control = opened.enter_context(theirs).fileno()
+            program = opened.enter_context(io.FileIO(os.pidfd_open(os.getpid()))).fileno()
             tracker = resource_tracker.getfd() or 0  # it is never None once it runs, as here
+            tracker = opened.enter_context(io.FileIO(os.dup(tracker))).fileno()
             begun: Begun = {
-                "control": theirs.fileno(),
-                "program": program.fileno(),
+                "control": control,
+                "program": program,
                 "tracker": tracker,
                 "environment": _variables(threads),
                 "path": current_path(),
@@ -92,7 +100,7 @@ class Server:
             flags: Any = vars(util)["_args_from_interpreter_flags"]
             executable = os.fsencode(spawn.get_executable())
             command = [executable, *map(os.fsencode, (*flags(), "-c", _PROGRAM, json.dumps(begun)))]
-            self.pid: int = util.spawnv_passfds(executable, command, [theirs.fileno(), program.fileno(), tracker])
+            self.pid: int = util.spawnv_passfds(executable, command, [control, program, tracker])
         self._watched: Final = os.pidfd_open(self.pid)
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
@@ -273,7 +281,7 @@ class ForkedProcess:
         given = parts.dump(process)
         modules = (*_NEEDED, *modules_of(given))
         prepared = preparation(name, _variables(threads), modules, imports_main=imports_main)
-        streams = [number for number in (1, 2) if _is_open(number)]
+        streams = [number for number in (1, 2) if _is_stream(number)]
         if len(parts.descriptors) + len(streams) + 2 > MAX_DESCRIPTORS:
             raise InternalError(f"a process can inherit {MAX_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
         with ExitStack() as resources:
@@ -315,7 +323,7 @@ class ForkedProcess:
                 return
             message, descriptors = b"", list[int]()
             with suppress(OSError):
-                message, descriptors, _, _ = socket.recv_fds(self._status, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                message, descriptors = receive_descriptors(self._status, _MESSAGE_BYTES)
             if not message:  # killed
                 self._exit_code = self._exit_code or self._server.exit_code(SERVER_ANSWER_SECONDS)
                 self._has_ended = True
@@ -403,8 +411,8 @@ class _Parts:
         return file.getvalue()
 
 
-def _is_open(number: int) -> bool:
+def _is_stream(number: int) -> bool:
+    """Return whether a number is that of a standard stream; a file that got it later isn't passed on to programs."""
     with suppress(OSError):
-        os.fstat(number)
-        return True
+        return os.get_inheritable(number)
     return False

@@ -20,6 +20,7 @@ Guarantees:
   - It ends with the program, also in the middle of an import, and then kills the processes that it has forked.
 """
 
+import array
 import gc
 import importlib
 import json
@@ -48,6 +49,7 @@ MAX_DESCRIPTORS: Final = 250  # sent with one message; the system allows 253
 IMPORT: Final = b"import"
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
+STDERR: Final = 2  # the number of the last standard stream
 _REASON_CHARACTERS: Final = 500
 _IMPORTED_AS: Final = {"__main__": "__mp_main__"}
 _inherited: Final[list[int]] = []  # descriptors, in a process that has got its work
@@ -84,11 +86,17 @@ def main(begun: Begun) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it was blocked until now
     tracker: Any = vars(resource_tracker)["_resource_tracker"]
     vars(tracker)["_fd"] = begun["tracker"]  # the program's, which `multiprocessing` passes on to all processes
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    _fill_standard_streams()
     name_process("penstock-forks")
     _Server(begun).serve()
+
+
+def _fill_standard_streams() -> None:
+    """Read nothing from stdin, and open stdout and stderr if they are closed, so that no other file gets a number."""
+    while (null := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        _make_inheritable([null], inheritable=True)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _set_signals() -> None:
@@ -140,7 +148,7 @@ class _Server:
             self._receive()
 
     def _receive(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self._control, 16, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors = receive_descriptors(self._control, 16)
         if not message:
             self._end()
         if message.startswith(START):
@@ -363,6 +371,17 @@ def _make_inheritable(descriptors: list[int], *, inheritable: bool) -> None:
         os.set_inheritable(descriptor, inheritable)
 
 
+def receive_descriptors(channel: socket.socket, max_bytes: int) -> tuple[bytes, list[int]]:
+    """Receive a message with its descriptors, which programs that this process starts don't inherit."""
+    # Not `recv_fds`, which ignores flags before Python 3.12.
+    found = array.array("i")
+    room = socket.CMSG_LEN(MAX_DESCRIPTORS * found.itemsize)
+    message, ancillary, _, _ = channel.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for _, _, data in ancillary:
+        found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return message, list(found)
+
+
 # -- the processes that the server forks
 
 
@@ -414,26 +433,28 @@ def serve_blank(link: socket.socket, program: int) -> NoReturn:
     """Wait for the work, do it, and end.
 
     Args:
-        link: the server sends the work through it. The message is START with the number of each standard stream that
-            is open. The descriptors are memory that holds a `Preparation` and a process object, the streams, and those
-            that the process inherits.
+        link: the server sends the work through it. The message is START with the number of each standard stream of
+            the program. The descriptors are memory that holds a `Preparation` and a process object, the streams, and
+            those that the process inherits.
         program: a pidfd of the program.
     """
     name_process("penstock-spare")
     code = 1
     with Caught() as caught:
-        message, descriptors, _, _ = socket.recv_fds(link, 16, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors = receive_descriptors(link, 16)
         link.close()
         if descriptors:
             code = _run_program(message[len(START) :], descriptors, program)
             run: Callable[[], None] = vars(importlib.import_module("atexit"))["_run_exitfuncs"]
             run()  # as in a spawned process, which ends like any Python
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     if isinstance(caught.error, SystemExit) and isinstance(caught.error.code, int | None):
         code = caught.error.code or 0  # the main module's
     elif caught.error is not None:
         sys.excepthook(type(caught.error), caught.error, caught.error.__traceback__)
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
     os._exit(code)
 
 

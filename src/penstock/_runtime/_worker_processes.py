@@ -43,6 +43,7 @@ from penstock._processes import (
     Starting,
     Supervisor,
     check_guard,
+    receive_descriptors,
     unpack_error,
     uses_server,
 )
@@ -391,7 +392,7 @@ class SharedDescriptors:
         """Request descriptors, and wait for all of them; the caller closes them."""
         self._pipe.send_bytes(pickle.dumps(numbers))
         with _link(self._pipe) as link:
-            message, descriptors, _, _ = socket.recv_fds(link, len(_DESCRIPTORS), len(numbers), socket.MSG_CMSG_CLOEXEC)
+            message, descriptors = receive_descriptors(link, len(_DESCRIPTORS))
         if not message:
             raise EOFError  # the program has ended
         if len(descriptors) < len(numbers):  # the system drops those for which this process has no room
