@@ -15,7 +15,7 @@ import pytest
 
 from tests.leaks import spares_of
 from tests.processes import functions
-from tests.processes.helping import SECONDS, open_spare, received, started, watched
+from tests.processes.helping import SECONDS, open_spare, received, started, supervised, watched
 
 MakeFunction = Callable[[str, str], Callable[..., None]]
 
@@ -131,6 +131,29 @@ def test_modules_that_import_one_that_starts_threads(
     assert "penstock_test_first" in warning
     assert "imports penstock_test_library, which starts threads" in warning
     assert "so penstock_test_second can't be imported ahead, either" in warning
+
+
+def test_modules_that_the_program_loads_again(make_function: MakeFunction, tmp_path: Path) -> None:
+    """A process of a later owner has the modules that the program has by then; an earlier process lives on."""
+    text = "import penstock_test_setting as it\ndef run(pipe, *_):\n    pipe.send({}it.value)\n    pipe.poll(None)"
+    setting, user = (tmp_path / f"penstock_test_{name}.py" for name in ("setting", "user"))
+    make_function(setting.stem, "value = 1")
+    function = make_function(user.stem, text.format(""))
+    with supervised(function) as before:
+        first = before.start("process", ())
+        assert received(first) == 1
+        setting.write_text("value = 100")
+        importlib.reload(sys.modules[setting.stem])
+        with supervised(function) as after:
+            assert received(after.start("process", ())) == 100
+        del sys.modules[user.stem]
+        user.write_text(text.format("-"))
+        with supervised(importlib.import_module(user.stem).run) as after:
+            second = after.start("process", ())
+            assert received(second) == -100
+            assert server_of(first.pid) == server_of(second.pid)
+        os.kill(first.pid, signal.SIGTERM)
+        assert first.death().exit_code == -signal.SIGTERM
 
 
 def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: Path) -> None:

@@ -245,6 +245,12 @@ def open_spare(start_method: StartMethod | None, threads: int | None) -> Spare |
     return Spare(threads) if uses_server(start_method) else None
 
 
+def follow_reloads(start_method: StartMethod | None) -> None:
+    """Have processes that the fork server starts from now on import modules as the program has them now."""
+    if uses_server(start_method):
+        servers.follow_reloads()
+
+
 def import_ahead(start_method: StartMethod | None, threads: int | None, modules: tuple[str, ...]) -> None:
     """Start the fork server, and let it import modules, so that the first process starts sooner; return at once.
 

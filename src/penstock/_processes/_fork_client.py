@@ -20,9 +20,10 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection, reduction, resource_tracker, spawn, util
+from types import ModuleType
 from typing import Any, Final, NotRequired, TypedDict
 
 from penstock._os import uninterrupted, watch_process
@@ -32,6 +33,7 @@ from penstock._processes._fork_server import (
     IMPORT,
     MAX_DESCRIPTORS,
     NO_SPARE,
+    RELOADED,
     SPARE,
     START,
     STDERR,
@@ -102,6 +104,7 @@ class Server:
             command = [executable, *map(os.fsencode, (*flags(), "-c", _PROGRAM, json.dumps(begun)))]
             self.pid: int = util.spawnv_passfds(executable, command, [control, program, tracker])
         self._watched: Final = os.pidfd_open(self.pid)
+        self._modules = _loaded()
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         """Send a message to the server.
@@ -110,6 +113,21 @@ class Server:
             OSError: it has ended.
         """
         socket.send_fds(self._control, [message], descriptors)
+
+    def follow_reloads(self, loaded: dict[str, object]) -> None:
+        """Have the server forget the modules that the program has loaded again since the last call.
+
+        Args:
+            loaded: of `_loaded`.
+
+        Raises:
+            OSError: it has ended.
+        """
+        reloaded = [name for name, spec in self._modules.items() if loaded.get(name, spec) is not spec]
+        self._modules |= loaded
+        if reloaded:
+            with _memory(json.dumps(reloaded).encode()) as memory:
+                self.send(RELOADED, [memory])
 
     def exit_code(self, timeout: float) -> int | None:
         """Wait for the end of the server and return its exit code; None if it didn't end in time, or isn't known."""
@@ -173,9 +191,17 @@ class Servers:
     def import_ahead(self, threads: int | None, modules: tuple[str, ...]) -> None:
         """Start the server, if there is none, and let it import modules that its processes will need."""
         prepared = preparation("", _variables(threads), (*_NEEDED, *modules), imports_main=False)
-        with open(os.memfd_create("penstock-modules"), "wb", buffering=0) as memory:
-            memory.write(pickle.dumps(prepared))
-            self.send(threads, IMPORT, [memory.fileno()])
+        with _memory(pickle.dumps(prepared)) as memory:
+            self.send(threads, IMPORT, [memory])
+
+    @uninterrupted
+    def follow_reloads(self) -> None:
+        """Have all processes that are started from now on import modules as the program has them now."""
+        with self._lock:
+            loaded = _loaded() if self._servers else {}
+            for server in self._servers.values():
+                with suppress(OSError):  # it has been killed; the next one imports all anew
+                    server.follow_reloads(loaded)
 
     @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:
@@ -285,14 +311,10 @@ class ForkedProcess:
         if len(parts.descriptors) + len(streams) + 2 > MAX_DESCRIPTORS:
             raise InternalError(f"a process can inherit {MAX_DESCRIPTORS} descriptors; got {len(parts.descriptors)}")
         with ExitStack() as resources:
-            memory = resources.enter_context(open(os.memfd_create("penstock-process"), "wb", buffering=0))
-            for part in (parts.dump(prepared), given):
-                view = memoryview(part)
-                while view:
-                    view = view[memory.write(view) :]
+            memory = resources.enter_context(_memory(parts.dump(prepared), given))
             self._status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             resources.enter_context(theirs)
-            descriptors = [theirs.fileno(), memory.fileno(), *streams, *parts.descriptors]
+            descriptors = [theirs.fileno(), memory, *streams, *parts.descriptors]
             self._server = servers.send(threads, START + bytes(streams), descriptors)
 
     @property
@@ -409,6 +431,24 @@ class _Parts:
         finally:
             spawning.set_spawning_popen(None)
         return file.getvalue()
+
+
+def _loaded() -> dict[str, object]:
+    """Return the specification of each loaded module; a reload, or the import of another module, makes another one."""
+    modules = sys.modules.copy().items()
+    # A module of another type, such as a lazy one, may load something when it is looked at.
+    return {name: vars(module).get("__spec__") for name, module in modules if type(module) is ModuleType}
+
+
+@contextmanager
+def _memory(*parts: bytes) -> Generator[int]:
+    """Have a descriptor of memory that holds these bytes."""
+    with io.FileIO(os.memfd_create("penstock-process"), "wb") as file:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[file.write(view) :]
+        yield file.fileno()
 
 
 def _is_stream(number: int) -> bool:

@@ -17,6 +17,9 @@ Guarantees:
   - If the import of a module fails or starts threads, the program gets a message, and each process imports the module
     itself. To get rid of the threads, the server executes itself again in the same process, without that module and
     those that import it; its children stay its children.
+  - If the program has loaded a module again that the server has, by `importlib.reload` or as another module of that
+    name, the server executes itself again before the next owner of processes starts any. So it imports all modules as
+    they are then.
   - It ends with the program, also in the middle of an import, and then kills the processes that it has forked.
 """
 
@@ -47,6 +50,7 @@ from penstock._processes._thread_starters import ThreadStarters, count_threads
 START: Final = b"start"
 MAX_DESCRIPTORS: Final = 250  # sent with one message; the system allows 253
 IMPORT: Final = b"import"
+RELOADED: Final = b"reloaded"
 SPARE: Final = b"spare"
 NO_SPARE: Final = b"no spare"
 STDERR: Final = 2  # the number of the last standard stream
@@ -155,6 +159,8 @@ class _Server:
             self._start(message, descriptors)
         elif message == IMPORT:
             self._import_ahead(descriptors)
+        elif message == RELOADED:
+            self._forget(descriptors)
         else:
             self._spares = message == SPARE  # one that is there already stays, and is the next process
 
@@ -207,6 +213,17 @@ class _Server:
         with Caught(), open(descriptors[0], "rb") as file:
             file.seek(0)
             self._import(pickle.load(file), IMPORT)
+
+    def _forget(self, descriptors: list[int]) -> None:
+        """Forget modules that the program has loaded again; the next process that needs them has them imported."""
+        with open(descriptors[0], "rb") as file:
+            file.seek(0)
+            modules: set[str] = set(json.load(file))
+        self._tried -= modules
+        self._begun["excluded"] = [name for name in self._begun["excluded"] if name not in modules]
+        if not modules.isdisjoint(sys.modules):
+            self._drop_spare()
+            self._execute_again([], b"")
 
     def _take_blank(self) -> tuple[_Child, socket.socket]:
         blank, self._blank = self._blank, None

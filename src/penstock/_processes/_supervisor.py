@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock._frozen import frozen
 from penstock._os import uninterrupted
 from penstock._processes._begin import begin_process
-from penstock._processes._child import ChildProcess, StartMethod, open_spare
+from penstock._processes._child import ChildProcess, StartMethod, follow_reloads, open_spare
 from penstock._processes._patience import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS, RestartPolicy
 from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
@@ -116,6 +116,7 @@ class Supervisor:
         self._fruitless = Counter[int]()  # deaths in a row without work done, by number
         self._any_started = False
         self._finalizer: Finalize | None = None
+        follow_reloads(starting.method)
         self._spare = open_spare(starting.method, starting.threads) if starting.keeps_spare else None
 
     @property

@@ -127,6 +127,10 @@ PROCESSES: Final[Faults] = {
             "processes/test_global_seeds.py",
             "workers/processes/trouble/test_deaths.py",
         ),
+        "supervisor: processes have modules as they were before a reload": (
+            *("follow_reloads(starting.method)", "pass"),
+            "processes/test_server.py::test_modules_that_the_program_loads_again",
+        ),
         "supervisor: processes that never start are started for ever": (
             *("self._points[number] = 0 if started else", "self._points[number] = 0 if not started else"),
             "processes/test_supervisor.py",
