@@ -1,7 +1,9 @@
 """The end of an iteration stops what computed for it; the loader can be used again, or says why not."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import threading
 import types
 import warnings
@@ -235,6 +237,13 @@ def test_two_loaders_read_in_turns(place: dict[str, Any]) -> None:
     with ps.Loader(numbers(), **place) as one, ps.Loader(numbers(), **place) as other:
         pairs = list(zip(one, other, strict=True))
     assert listed(first for first, _ in pairs) == listed(second for _, second in pairs) == EXPECTED
+
+
+@pytest.mark.parametrize("transfer", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_loader_is_not_copied(transfer: Callable[[object], object]) -> None:
+    """The error says what to send instead."""
+    with pytest.raises(TypeError, match=r"dataset and loader\.state_dict\(\)"):
+        transfer(ps.Loader(numbers()))
 
 
 @WORKERS

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, NoReturn, Self, cast
 
 import numpy as np
 
@@ -706,6 +706,12 @@ class Loader(NotesErrors, Generic[T_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a loader owns workers, so it can't be copied or pickled. Send its dataset and loader.state_dict(), make a "
+            "loader of that dataset there, and call its load_state_dict(state)"
+        )
 
     def __repr__(self) -> str:
         plan = self._plan
