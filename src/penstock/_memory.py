@@ -217,14 +217,14 @@ def create_region(size_bytes: int) -> Region:
     """Return new shared memory. No page of it is touched yet.
 
     Raises:
-        OSError: no descriptor or no address space is left.
+        OSError: no descriptor or no address space is left, or files may not be as large.
     """
     try:
         return _shared_region(min(size_bytes, sys.maxsize))  # the system refuses even that size
     except (OSError, MemoryError) as error:
         raise OSError(
-            f"{size_bytes} bytes of shared memory need one descriptor and as much address space: {error}; raise the "
-            "limits (ulimit -n, ulimit -v), or drop arrays that you keep"
+            f"{size_bytes} bytes of shared memory need one descriptor and as much room, in a file and in the address "
+            f"space: {error}; raise the limits (ulimit -n, ulimit -f, ulimit -v), or drop arrays that you keep"
         ) from error
 
 
