@@ -1,5 +1,6 @@
 """A child process begins and ends, and its death is reported, by either start method."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.errors import UsageError
 from tests.processes import functions
 from tests.processes.helping import SECONDS, StartMethod, received, started
 
@@ -67,6 +69,26 @@ def test_a_process_is_like_the_program_is_now(
     monkeypatch.delenv("PENSTOCK_TEST")
     with started(functions.report, start_method=start_method) as child:
         assert received(child)["environment"]["PENSTOCK_TEST"] is None
+
+
+def test_the_folder_of_the_program_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server forks processes all the same, in the folder that it is in."""
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with started(functions.end_by, "exit", start_method="forkserver") as child:
+        assert child.wait_for_end(SECONDS)
+        assert child.death().exit_code == 6
+
+
+def test_a_daemonic_process_spawns_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how processes can be started there."""
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", value=True)
+    with pytest.raises(UsageError, match="Start it with daemon=False"), started(functions.report, start_method="spawn"):
+        pass
+    with started(functions.report, start_method="forkserver") as child:
+        received(child)
 
 
 @pytest.mark.parametrize("start_method", METHODS)

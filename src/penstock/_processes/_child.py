@@ -186,6 +186,12 @@ class _SpawnedProcess:
     is_starting = False  # it has a pid from the beginning
 
     def __init__(self, target: Callable[..., None], arguments: tuple[object, ...], *, name: str) -> None:
+        if (program := multiprocessing.current_process()).daemon:
+            raise UsageError(
+                "`multiprocessing` lets a daemonic process spawn no others, and this is one; got "
+                f"{program.name!r}. Start it with daemon=False, or let the fork server (start_method='forkserver', "
+                "only on Linux) start them"
+            )
         # A daemon, so that a forgotten process never keeps Python from ending.
         context = multiprocessing.get_context("spawn")
         self._process = context.Process(target=target, args=arguments, name=name, daemon=True)

@@ -74,8 +74,9 @@ def preparation(
         "sys_path": current_path(),
         "sys_argv": sys.argv,
         "orig_dir": original,
-        "dir": os.getcwd(),
     }
+    with suppress(FileNotFoundError):  # it has been deleted: the process begins where the fork server is
+        given["dir"] = os.getcwd()
     if (method := cast("str | None", multiprocessing.get_start_method(allow_none=True))) is not None:
         given["start_method"] = method  # to ask otherwise would fix it
     return Preparation(given, _main(original) if imports_main else {}, {**variables, **os.environ}, modules)
