@@ -3,12 +3,15 @@
 import base64
 import io
 import re
+import socket
 import struct
 import threading
 import urllib.error
 import urllib.request
 import wave
 import zlib
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -235,27 +238,59 @@ def test_files_are_shown_without_a_module(tmp_path: Path, capsys: Output) -> Non
     assert "data.jsonl" in text
 
 
-def test_steps_are_served_to_this_machine_alone() -> None:
-    """Each step has a page; an error of the dataset is shown in it, and other names of the machine are refused."""
-    with ps.Loader(train) as loader, LookServer(loader.look, 0, first=3) as server:
-        thread = threading.Thread(target=server.serve_forever)
+@contextmanager
+def served(look: Callable[[int], Look], first: int = 0) -> Generator[LookServer]:
+    """Serve pages of steps; wait for the threads that answer."""
+    before = set(threading.enumerate())
+    with LookServer(look, 0, first) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            assert b"step 3, epoch 0: 4 rows" in fetched(server.address)
-            page = fetched(f"{server.address}?step=12")
-            assert b"step 12, epoch 1: 4 rows" in page
-            assert b"?step=11" in page
-            assert b"?step=13" in page
-            for wrong in (f"{server.address}?step=x", f"{server.address}etc/passwd"):
-                with pytest.raises(urllib.error.HTTPError, match="404"):
-                    fetched(wrong)
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                fetched(urllib.request.Request(server.address, headers={"Host": "example.org"}))
+            yield server
         finally:
             server.shutdown()
-            thread.join()
+            for started in set(threading.enumerate()) - before:
+                started.join()
+
+
+def test_steps_are_served_to_this_machine_alone() -> None:
+    """Each step has a page; an error of the dataset is shown in it, and other names of the machine are refused."""
+    with ps.Loader(train) as loader, served(loader.look, first=3) as server:
+        assert b"step 3, epoch 0: 4 rows" in fetched(server.address)
+        page = fetched(f"{server.address}?step=12")
+        assert b"step 12, epoch 1: 4 rows" in page
+        assert b"?step=11" in page
+        assert b"?step=13" in page
+        for wrong in (f"{server.address}?step=x", f"{server.address}?step={'9' * 5000}", f"{server.address}etc/passwd"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                fetched(wrong)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            fetched(urllib.request.Request(server.address, headers={"Host": "example.org"}))
     with ps.Loader(in_order) as loader, LookServer(loader.look, 0, first=0) as server:
         assert "StateError" in server.page(10**6)
+
+
+def test_idle_and_lost_connections_disturb_no_other_one(capsys: Output) -> None:
+    """A connection without a request, as browsers open them, delays nobody; one that is reset prints nothing."""
+    was_asked, is_reset = threading.Event(), threading.Event()
+
+    def look(step: int) -> Look:
+        was_asked.set()
+        is_reset.wait()
+        return shown.look(step)
+
+    with ps.Loader(train) as shown, served(look) as server, ExitStack() as connections:
+        _, lost = (
+            connections.enter_context(socket.create_connection(("127.0.0.1", server.server_port))) for _ in range(2)
+        )
+        lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        lost.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+        was_asked.wait()
+        lost.close()
+        is_reset.set()
+        assert b"step 2, epoch 0" in fetched(f"{server.address}?step=2")
+        connections.close()
+    assert capsys.readouterr() == ("", "")
 
 
 def fetched(address: str | urllib.request.Request) -> bytes:

@@ -1,8 +1,10 @@
 """The server of `penstock look --serve`: pages of steps for a browser on this machine, made when it requests them."""
 
+import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Final, cast
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar, Final, cast
 from urllib.parse import parse_qs, urlsplit
 
 from penstock._caught import Caught
@@ -11,14 +13,17 @@ from penstock.observe import Look
 from penstock.observe._page import whole_page
 
 _HOST: Final = "127.0.0.1"
+_DIGITS: Final = 18  # of a step; no training has more
 _NAVIGATION: Final = (
     '<form><a href="?step={before}">◂</a> step <input name="step" type="number" min="0" value="{step}" size="9"> '
     '<button>show</button> <a href="?step={after}">▸</a></form>'
 )
 
 
-class LookServer(HTTPServer):
-    """Serves pages of steps, to this machine alone; one at a time, since a loader computes one batch at a time.
+class LookServer(ThreadingHTTPServer):
+    """Serves pages of steps, to this machine alone.
+
+    Each connection has a thread, since browsers open some that they don't use. Pages are made one at a time.
 
     Args:
         look: returns what the model sees at a step.
@@ -29,6 +34,7 @@ class LookServer(HTTPServer):
     def __init__(self, look: Callable[[int], Look], port: int, first: int) -> None:
         self.look = look
         self.first = first
+        self._one_at_a_time = threading.Lock()
         super().__init__((_HOST, port), _Handler)
 
     @property
@@ -39,7 +45,7 @@ class LookServer(HTTPServer):
     def page(self, step: int) -> str:
         """Return the page of a step; an error of the dataset is its content."""
         content = ""
-        with Caught(Exception) as caught:
+        with self._one_at_a_time, Caught(Exception) as caught:
             content = self.look(step).html()
         if caught.error is not None:
             error = caught.taken()
@@ -52,6 +58,13 @@ class LookServer(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers requests for the page of a step."""
 
+    timeout: ClassVar[float | None] = 60.0  # seconds that a connection may be idle
+
+    def handle(self) -> None:
+        """Answer the requests of a connection, until the browser closes it."""
+        with suppress(ConnectionError):
+            super().handle()
+
     def do_GET(self) -> None:
         """Answer a request; others than for the page, or by another name of this machine, are refused."""
         server = cast("LookServer", self.server)
@@ -59,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = parse_qs(address.query).get("step", [str(server.first)])[0]
         # A page of another site may have a name that leads here, and would read the answer.
         is_ours = self.headers.get("Host") in {f"{name}:{server.server_port}" for name in (_HOST, "localhost")}
-        if not is_ours or address.path != "/" or not text.isdecimal():
+        if not is_ours or address.path != "/" or not (text.isdecimal() and len(text) <= _DIGITS):
             self.send_response(404)
             self.end_headers()
             return
@@ -70,5 +83,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Log no requests."""
+    def log_message(self, *parts: object, **named: object) -> None:
+        """Log no requests, and no connections that were idle too long."""
