@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import re
 import socket
 import struct
@@ -105,6 +106,14 @@ def test_a_page_has_the_pictures_and_escapes_texts(tmp_path: Path) -> None:
     assert struct.unpack(">II", data[16:24]) == (6, 4)
     pixels = zlib.decompress(data[data.index(b"IDAT") + 4 : -16])
     assert pixels == (b"\0" + bytes([look.origins[0].key]) * 18) * 4
+
+
+def test_a_page_shows_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
+    """Python has lone surrogates in such names, which no page can hold: each is shown as a question mark."""
+    with ps.Loader(ps.read([{"path": os.fsdecode(b"caf\xe9.txt")}])) as loader:
+        html = loader.look(0).html(tmp_path / "page.html")
+    assert "caf?.txt" in html
+    assert html in (tmp_path / "page.html").read_text()
 
 
 def recording(number: int) -> dict[str, Any]:

@@ -145,8 +145,11 @@ def _tree_lines(node: Node, depth: int, name: str) -> list[tuple[str, Node | Non
 
 
 def escaped(text: str) -> str:
-    """Return the result of `html.escape`, whose import would take a twentieth of ours."""
-    return text.translate(_HTML)
+    """Return a text as HTML that can be encoded: names of files that aren't UTF-8 hold lone surrogates.
+
+    It is not `html.escape`, whose import would take a twentieth of ours.
+    """
+    return text.encode("utf-8", "replace").decode().translate(_HTML)
 
 
 def leaf_texts(element: Element, is_leaf: Callable[[object], bool] | None = None) -> list[tuple[str, str]]:
