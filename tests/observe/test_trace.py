@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import threading
 import time
 from collections import defaultdict
@@ -13,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock._readings import KEPT_LAPS, NOTED_SECONDS, Readings
+from tests.cli.command import main
 from tests.places import in_places
 
 SECONDS = 0.002
@@ -51,6 +53,26 @@ def test_a_trace_has_each_steps_intervals_and_the_waits(place: dict[str, Any], t
     decoding = sum(event["dur"] for event in steps if event["name"] == "map(wait)")
     expected = next(step.seconds for step in report.steps if step.name == "wait") * report.batches
     assert decoding == pytest.approx(1e6 * expected, rel=0.05)
+
+
+def test_merged_traces_of_equal_process_numbers_share_no_track(tmp_path: Path) -> None:
+    """Two loaders of a process, or ranks in containers, get a process each, whose name says dataset, rank and file."""
+    merged, rank, whole = (str(tmp_path / name) for name in ("merged", "rank", "whole"))
+    for path, shard in ((whole, None), (rank, ps.Shard(1, 2))):
+        with ps.Loader(ps.range(4).map(wait).batch(2), shard=shard) as loader:
+            assert len(list(loader)) == 2
+            loader.trace(path)
+    assert main(["trace", "merge", whole, rank, "-o", merged]) == 0
+    events = json.loads(Path(merged).read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    chain = "read(Range(0, 4, 1)).map(wait).batch(2)"
+    assert list(names.values()) == [
+        f"penstock: {chain}",
+        f"penstock rank 1 of 2: {chain} (process {os.getpid()} of {rank})",
+    ]
+    for pid, path in zip(names, (whole, rank), strict=True):
+        own = json.loads(Path(path).read_text())["traceEvents"]
+        assert len([event for event in events if event["pid"] == pid]) == len(own)
 
 
 def test_the_last_intervals_of_a_long_run_are_kept() -> None:

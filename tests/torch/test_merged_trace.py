@@ -63,6 +63,10 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path, capsys: Output) ->
         "unknown": json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 3.5, "dur": 1.0}]}),
         "cut": "",
     }  # fmt: skip
+    contents["deep"] = "[" * 100_000
+    contents["base"] = json.dumps({**old, "baseTimeNanoseconds": "x"})
+    wrong: list[Any] = [7, {"pid": []}, {"ts": "5"}, {"dur": float("nan")}, {"ph": "M", "name": "process_name"}]
+    contents |= {f"event {number}": json.dumps({"traceEvents": [{}, each]}) for number, each in enumerate(wrong)}
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "cut").write_bytes(gzip.compress(b"{}" * 1000)[:20])
@@ -73,6 +77,13 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path, capsys: Output) ->
         ("list", "it has no list traceEvents. Write one with loader.trace(path)"),
         ("unknown", "doesn't say when its time 0 is"),
         ("none", "can't be read: No such file"),
+        ("deep", "it has no whole JSON"),
+        ("base", "baseTimeNanoseconds must be a number of nanoseconds; got 'x'"),
+        ("event 0", "event 1 of traceEvents must be an object"),
+        ("event 1", "event 1 of traceEvents must have a number or a text as pid, and has []"),
+        ("event 2", "event 1 of traceEvents must have a number of microseconds as ts, and has '5'"),
+        ("event 3", "event 1 of traceEvents must have a number of microseconds as dur, and has nan"),
+        ("event 4", "event 1 of traceEvents names a process, so it must have a name in args, and has None"),
     ):
         assert main(["trace", "merge", str(tmp_path / "ours"), str(tmp_path / name), "-o", str(out)]) == 2
         assert f"{tmp_path / name}" in (error := capsys.readouterr().err)

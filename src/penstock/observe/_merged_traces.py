@@ -2,9 +2,14 @@
 
 Both say at which time of the wall clock their zero is, as `baseTimeNanoseconds`; older versions of torch count from the
 epoch of the wall clock, and don't say it. All times are moved to the zero of the first trace.
+
+Viewers find a track by the number of its process and that of its thread. Two loaders of one process have equal ones,
+and so have ranks in containers, each of which may be process 1. Intervals of both on one track would overlap. So a
+process whose tracks are in an earlier trace gets a number that no trace has, and its name says the one that it had.
 """
 
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterable, Sequence
@@ -16,6 +21,7 @@ from penstock.errors import UsageError
 _BASE: Final = "baseTimeNanoseconds"
 _NANOSECONDS: Final = 1000  # in a microsecond, the unit of times
 _LEAST_WALL: Final = 1e15  # microseconds since 1970, up to 2001: smaller times aren't those of a wall clock
+_LARGEST: Final = 1e19  # nanoseconds since 1970: a date after 2200
 _DIGITS: Final = 3  # of microseconds
 
 
@@ -30,11 +36,16 @@ def merge_traces(paths: Sequence[str | Path]) -> dict[str, Any]:
     """
     traces = [_content(Path(path)) for path in paths]
     bases = [_base(path, trace) for path, trace in zip(paths, traces, strict=True)]
-    events = [
-        _moved(event, (base - bases[0]) / _NANOSECONDS)
-        for trace, base in zip(traces, bases, strict=True)
-        for event in trace["traceEvents"]
-    ]
+    events: list[dict[str, Any]] = []
+    tracks: set[tuple[object, object]] = set()
+    pids = [event.get("pid") for trace in traces for event in trace["traceEvents"]]
+    unused = itertools.count(1 + max((pid for pid in pids if isinstance(pid, int)), default=0))
+    for path, trace, base in zip(paths, traces, bases, strict=True):
+        own = dict.fromkeys((event["pid"], event.get("tid")) for event in trace["traceEvents"] if _is_on_track(event))
+        renumbered = {pid: next(unused) for pid in dict.fromkeys(track[0] for track in own if track in tracks)}
+        tracks.update(own)
+        microseconds = (base - bases[0]) / _NANOSECONDS
+        events += [_moved(_apart(event, renumbered, path), microseconds) for event in trace["traceEvents"]]
     rest = {key: value for trace in reversed(traces) for key, value in trace.items()}
     return {**rest, _BASE: bases[0], "traceEvents": [*_process_names(events), *_others(events)]}
 
@@ -55,7 +66,7 @@ def _content(path: Path) -> dict[str, Any]:
         content: object = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, zlib.error) as error:
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
         raise UsageError(f"{path} is no trace: it has no whole JSON ({error})") from error
     found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     if not isinstance(found.get("traceEvents"), list):
@@ -63,7 +74,32 @@ def _content(path: Path) -> dict[str, Any]:
             f"{path} is no trace: it has no list traceEvents. Write one with loader.trace(path), or with the method "
             "export_chrome_trace of a profiler of torch"
         )
+    for number, event in enumerate(found["traceEvents"]):
+        problem = _problem(event)
+        if problem:
+            raise UsageError(f"{path} is no trace: event {number:,} of traceEvents {problem}")
     return found
+
+
+def _problem(event: object) -> str:
+    """Return why an entry of a trace is no event; "" for an event."""
+    if not isinstance(event, dict):
+        return "must be an object"
+    known = cast("dict[str, Any]", event)
+    for key in ("pid", "tid"):
+        if not isinstance(known.get(key), int | str | None):
+            return f"must have a number or a text as {key}, and has {known[key]!r}"
+    for key in ("ts", "dur"):
+        if not _is_number(known.get(key, 0)):
+            return f"must have a number of microseconds as {key}, and has {known[key]!r}"
+    arguments: object = known.get("args")
+    if _is_process_name(known) and not (isinstance(arguments, dict) and "name" in arguments):
+        return f"names a process, so it must have a name in args, and has {arguments!r}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < _LARGEST  # NaN is not
 
 
 def _base(path: str | Path, trace: dict[str, Any]) -> int:
@@ -73,6 +109,8 @@ def _base(path: str | Path, trace: dict[str, Any]) -> int:
         UsageError: the trace doesn't say it.
     """
     if _BASE in trace:
+        if not _is_number(trace[_BASE]):
+            raise UsageError(f"{path} is no trace: {_BASE} must be a number of nanoseconds; got {trace[_BASE]!r}")
         return int(trace[_BASE])
     first = min((event["ts"] for event in trace["traceEvents"] if event.get("ts")), default=_LEAST_WALL)
     if first < _LEAST_WALL:
@@ -81,6 +119,21 @@ def _base(path: str | Path, trace: dict[str, Any]) -> int:
             "with torch.profiler of torch 2.4 or later"
         )
     return 0
+
+
+def _is_on_track(event: dict[str, Any]) -> bool:
+    return event.get("ph") != "M" and event.get("pid") is not None
+
+
+def _apart(event: dict[str, Any], renumbered: dict[object, int], path: str | Path) -> dict[str, Any]:
+    """Return an event with the new number of its process, if it has one."""
+    pid = event.get("pid")
+    if pid not in renumbered:
+        return event
+    moved = {**event, "pid": renumbered[pid]}
+    if _is_process_name(event):
+        moved["args"] = {**event["args"], "name": f"{event['args']['name']} (process {pid} of {path})"}
+    return moved
 
 
 def _moved(event: dict[str, Any], microseconds: float) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def write_trace(plan: Plan, readings: Readings, path: str | Path) -> None:
 
 def _events(plan: Plan, readings: Readings) -> Iterator[dict[str, Any]]:
     """Yield the events, with times in seconds."""
-    yield _name("process_name", 0, f"penstock: {chain_text(plan.node)}")
+    shard = plan.shard
+    rank = f" rank {shard.rank} of {shard.count}" if shard.count > 1 else ""
+    yield _name("process_name", 0, f"penstock{rank}: {chain_text(plan.node)}")
     yield _name("thread_name", _FIRST_TRACK, "training")
     yield from _of_training(readings)
     names: dict[int, str] = {}
