@@ -24,9 +24,17 @@ def work(number: int) -> dict[str, int]:
     return {"number": number, "sum": sum(range(20_000))}
 
 
+def fail(number: int) -> int:
+    """Raise an exception of two lines."""
+    raise ValueError("it is damaged\n" + str(number))
+
+
 train = ps.range(64, seed=7).shuffle().map(work).batch(4)
+failing = ps.range(64).map(fail).batch(4)
 empty = ps.range(0).batch(4)
 in_order = ps.range(64).filter(bool).map(work).batch(4)
+if "bench" in sys.argv:  # the command has imported this module
+    sys.stdout.write("imported ")
 
 
 def own() -> list[int]:
@@ -34,19 +42,19 @@ def own() -> list[int]:
     return [1, 2, 3]
 
 
-def measured(capsys: Output, *arguments: str) -> dict[str, Any]:
-    """Return what a measurement of one way prints."""
-    capsys.readouterr()
-    assert main(["bench", f"{HERE}:train", "--num-workers", "2", "--seconds", "0.05", *arguments]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+def measured(name: str, path: Path, *arguments: str) -> dict[str, Any]:
+    """Return the result of a measurement of one way."""
+    command = ["bench", f"{HERE}:{name}", "--num-workers", "2", "--seconds", "0.05", *arguments]
+    assert main([*command, "--result", str(path / "result.json")]) == 0
+    found: dict[str, Any] = json.loads((path / "result.json").read_text())
     return found
 
 
 @pytest.mark.parametrize("way", ["inline", "threads", "free data", "beside"])
-def test_each_way_is_measured(way: str, capsys: Output) -> None:
+def test_each_way_is_measured(way: str, tmp_path: Path) -> None:
     """Batches are counted over the ends of epochs; loaders of Penstock have the verdict of their report."""
     longer = ["--seconds", "0.5"] if way == "inline" else []  # processor time has ticks of 10 ms
-    found = measured(capsys, "--one", way, "--beside", f"{HERE}:own", "--step-ms", "2", *longer)
+    found = measured("train", tmp_path, "--one", way, "--beside", f"{HERE}:own", "--step-ms", "2", *longer)
     assert found["batches"] >= 2
     assert found["seconds"] >= 0.05
     assert 0 <= found["waited_seconds"] < found["seconds"]
@@ -58,15 +66,22 @@ def test_each_way_is_measured(way: str, capsys: Output) -> None:
 
 
 def test_the_command_measures_all_ways_each_in_its_own_process() -> None:
-    """A way that a dataset doesn't allow has an error in its line; the others are measured."""
+    """A way that a dataset doesn't allow has an error in its line; the others are measured. The module may print."""
     command = [sys.executable, "-m", "penstock", "bench", f"{HERE}:in_order", "--num-workers", "1", "--seconds", "0.05"]
     hidden = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=hidden)
-    found: dict[str, Any] = json.loads(run.stdout)
+    assert run.stdout.startswith("imported {")
+    found: dict[str, Any] = json.loads(run.stdout.removeprefix("imported"))
     assert list(found)[:4] == ["inline", "threads", "processes", "free data"]
     assert all(found[way]["batches_per_second"] > 0 for way in list(found)[:4])
     if "torch" in found:
         assert found["torch"] == {"error": "torch's loader needs positions, and the dataset is read in order"}
+
+
+def test_the_error_of_a_measurement_is_one_line(tmp_path: Path) -> None:
+    """An exception of the dataset has its class and its step; the notes are left out, as are further lines."""
+    assert measured("failing", tmp_path, "--one", "inline") == {"error": "ValueError: it is damaged (in step 'fail')"}
+    assert "there is no batch to measure" in measured("empty", tmp_path, "--one", "inline")["error"]
 
 
 def test_the_table_fits_the_terminal() -> None:
@@ -102,5 +117,3 @@ def test_wrong_arguments_are_refused(capsys: Output) -> None:
             main(["bench", f"{HERE}:train", *arguments])
         assert message in capsys.readouterr().err
     assert main(["bench", f"{HERE}:HERE"]) == 2
-    assert main(["bench", f"{HERE}:empty", "--one", "inline", "--num-workers", "1"]) == 2
-    assert "there is no batch to measure" in capsys.readouterr().err

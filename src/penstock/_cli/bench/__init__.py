@@ -1,7 +1,7 @@
 """`penstock bench`: the rate of a dataset with several kinds of workers, and beside torch's loader.
 
-Each is measured in a process of its own, which prints what it has found as JSON: so none has the memory, the threads or
-the imports of another.
+Each is measured in a process of its own: so none has the memory, the threads or the imports of another. The process
+writes its figures, or its error, as JSON to a file, since the user's code may print anything.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from math import nan
@@ -19,10 +20,11 @@ from penstock._caught import Caught
 from penstock._cli.arguments import whole_number
 from penstock._cli.bench.measuring import WAYS, Measured, Request, Way, measure
 from penstock._cli.datasets import METAVAR, named_dataset, named_object
+from penstock._cli.lint.inspection import error_text
 from penstock._cli.terminal import ENDED, FAILED, Terminal
 from penstock._progress import Progress, counted
 from penstock._runtime import usable_processors
-from penstock.errors import UsageError
+from penstock.errors import MissingDependencyError, UsageError
 from penstock.observe._live import bytes_text, cut
 from penstock.observe._report import milliseconds
 
@@ -60,6 +62,7 @@ def add_parser(add: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--beside", metavar=METAVAR, help="a loader of your own, such as torch's; or its function")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--one", metavar="WAY", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--result", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--kind", choices=("threads", "processes"), default="threads", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -95,12 +98,18 @@ def _ways(arguments: argparse.Namespace) -> list[Way]:
 
 def _measure_one(arguments: argparse.Namespace) -> int:
     request = Request(arguments.one, arguments.num_workers, arguments.kind, arguments.seconds, arguments.step_ms / 1e3)
-    beside: Any = None
-    if arguments.one == "beside":
-        beside = named_object(arguments.beside)
-        beside = beside if hasattr(beside, "__iter__") else beside()
-    found = measure(named_dataset(arguments.name), request, beside)
-    sys.stdout.write(json.dumps(asdict(found)) + "\n")
+    result: dict[str, Any] = {}
+    with Caught(Exception) as caught:
+        beside: Any = None
+        if arguments.one == "beside":
+            beside = named_object(arguments.beside)
+            beside = beside if hasattr(beside, "__iter__") else beside()
+        result = asdict(measure(named_dataset(arguments.name), request, beside))
+    if caught.error is not None:
+        error = caught.taken()
+        is_clear = isinstance(error, UsageError | MissingDependencyError)
+        result = {"error": str(error) if is_clear else error_text(error)}
+    Path(arguments.result).write_text(json.dumps(result))
     return ENDED
 
 
@@ -146,12 +155,12 @@ class Row:
         }
         listed = [str(each) for option in options.items() for each in option]
         command = [sys.executable, "-m", "penstock", "bench", arguments.name, *listed]
-        run = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-        if run.returncode == ENDED:  # the user's module may print, and the figures are the last line
-            self.found = Measured(**json.loads(run.stdout.strip().rpartition("\n")[2]))
-        else:
-            lines = [line for line in run.stderr.splitlines() if line and not line.startswith(" ")]
-            self.error = (lines or [f"it ended with exit code {run.returncode}"])[-1].removeprefix("penstock: ")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "result.json")
+            run = subprocess.run([*command, "--result", path], capture_output=True, check=False)
+            result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"error": _end_text(run)}
+        self.error = result.get("error", "")
+        self.found = None if self.error else Measured(**result)
 
     @property
     def rate(self) -> float:
@@ -177,6 +186,12 @@ class Row:
             bytes_text(found.memory_bytes),
             f"{found.waited_seconds / found.seconds:.0%}",
         ]
+
+
+def _end_text(run: "subprocess.CompletedProcess[bytes]") -> str:
+    """Return how a process has ended that has written no result."""
+    last = run.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"it ended with exit code {run.returncode}" + (f": {last}" if last else "")
 
 
 def fastest(rows: dict[Way, Row]) -> Row | None:
