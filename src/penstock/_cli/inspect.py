@@ -6,7 +6,6 @@ Nothing is unpickled but tensors and plain values, which is what `torch.load(wei
 
 import argparse
 import json
-import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import penstock
 from penstock import _optional
+from penstock._caught import Caught
 from penstock._cli.datasets import METAVAR, named_dataset
 from penstock._cli.terminal import ENDED, FAILED
 from penstock._printable import printable
@@ -100,21 +100,23 @@ def _content(path: Path) -> object:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} begins as JSON and is none: {error}") from error
 
 
 def _checkpoint(path: Path, *, is_zip: bool) -> object:
     torch = cast("Any", _optional.need("torch", "torch", extra="torch"))
-    try:
+    with Caught(Exception) as caught:  # torch has many for a damaged file
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UsageError(
-            f"{path} is neither JSON nor a checkpoint of tensors and plain values, the only ones that are read without "
-            f"running code from the file: {reason}. Save the state in a file of its own, with "
-            "json.dumps(loader.state_dict())"
-        ) from error
+    error = caught.taken()
+    if isinstance(error, OSError):
+        raise error
+    reason = str(error).partition("\n")[0]
+    raise UsageError(
+        f"{path} is neither JSON nor a checkpoint of tensors and plain values, the only ones that are read without "
+        f"running code from the file: {reason or type(error).__name__}. Save the state in a file of its own, with "
+        "json.dumps(loader.state_dict())"
+    ) from error
 
 
 def _search(value: object, keys: str, depth: int) -> Iterator[tuple[str, object]]:
