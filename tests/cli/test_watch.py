@@ -285,6 +285,13 @@ def test_a_script_shows_its_own_loader(capsys: Output) -> None:
         loader.watch(interval=0)
 
 
+def test_a_script_without_stderr_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without a console has None for stderr; its block runs."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with ps.Loader(ps.range(8).batch(4)) as loader, loader.watch():
+        assert len(list(loader)) == 2
+
+
 def test_a_handlers_exception_while_the_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes, also if it is an OSError, which the system raises where it has no memory for a page."""
 

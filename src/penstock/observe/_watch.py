@@ -22,7 +22,7 @@ class Watch:
     """Shows what a loader does while the block of a `with` statement runs; made by `Loader.watch`.
 
     A thread writes to stderr: on a terminal one line, which it redraws each second; elsewhere a line at each interval.
-    At the end it writes a line about the whole time.
+    At the end it writes a line about the whole time. A program without stderr gets none.
 
     Example:
         >>> import penstock as ps
@@ -43,15 +43,16 @@ class Watch:
         if not interval > 0:
             raise UsageError(f"interval must be above 0, the seconds from one line to the next; got {interval!r}")
         self._read = read
-        self._stream = sys.stderr
-        self._is_live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._stream = sys.stderr  # None in a program without one, such as a daemon's
+        self._is_live = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._seconds = _REDRAWN_SECONDS if self._is_live else interval
         self._stop = threading.Event()
         self._thread: DaemonThread | None = None
 
     def __enter__(self) -> Self:
         self._stop.clear()
-        self._thread = DaemonThread(self._run, "penstock-watch")
+        if self._stream is not None:
+            self._thread = DaemonThread(self._run, "penstock-watch")
         return self
 
     def __exit__(
