@@ -1,14 +1,18 @@
 """The `penstock` command: its help, its version, and clear errors with an exit status."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import penstock as ps
 from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]
+HERE = __name__
+numbers = ps.range(4).batch(2)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,26 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], message: str, c
         main(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_command_without_streams_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon's standard streams may be closed, and Python then has None for them."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["look", f"{HERE}:numbers"]) == 0
+    assert main(["look", f"{HERE}:none"]) == 2
+    assert (sys.stdout, sys.stderr) == (None, None)
+
+
+def test_a_reader_that_ends_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    """The command ends without a message, with the shell's status of SIGPIPE, as others do in front of `head`."""
+    unread, written = os.pipe()
+    os.close(unread)
+    with open(written, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(["look", f"{HERE}:numbers"]) == 141
+        monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("module", "name"), [("PIL", "Pillow"), ("sklearn", "scikit-learn")])

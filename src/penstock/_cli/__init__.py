@@ -11,7 +11,7 @@ import numpy as np
 import penstock
 from penstock._cli import bench, demo, index, inspect, lint, look, trace, watch, write
 from penstock._cli.demo.training import RunError
-from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, WRONG_CALL, explain_error
+from penstock._cli.terminal import ENDED, FAILED, INTERRUPTED, UNREAD, WRONG_CALL, explain_error, is_unread, opened
 from penstock.errors import MissingDependencyError, SourceError, UsageError
 
 _DESCRIPTION: Final = """\
@@ -24,6 +24,7 @@ exit status:
   {FAILED}    a claim does not hold, or a run failed; a missed time limit alone is no failure
   {WRONG_CALL}    the arguments are wrong, or an optional package is missing
   {INTERRUPTED}  stopped by Ctrl-C
+  {UNREAD}  the reader of the output has ended, such as `head`
 """
 
 
@@ -39,17 +40,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: from argparse, for `--help`, `--version` and wrong arguments (status 2).
     """
-    parser = _parser()
-    chosen = parser.parse_args(arguments)
-    if chosen.run is None:
-        parser.print_help()
-        return ENDED
+    with opened("stdout"), opened("stderr"):
+        parser = _parser()
+        chosen = parser.parse_args(arguments)
+        if chosen.run is None:
+            parser.print_help()
+            return ENDED
+        return _status(chosen)
+
+
+def _status(chosen: argparse.Namespace) -> int:
+    """Run a command, and return its exit status; print an error without a traceback."""
     try:
         status: int = chosen.run(chosen)
+        sys.stdout.flush()
     except (UsageError, SourceError, MissingDependencyError) as error:
         explain_error(sys.stderr, error)
         return WRONG_CALL
     except (RunError, OSError) as error:  # an OSError is the system's, or a decoder's for a file that isn't an image
+        if isinstance(error, BrokenPipeError) and is_unread(sys.stdout):
+            return UNREAD
         explain_error(sys.stderr, error)
         return FAILED
     except KeyboardInterrupt:

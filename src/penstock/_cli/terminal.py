@@ -1,10 +1,14 @@
 """The output of the commands: plain lines, a line that is redrawn on a terminal, and errors without a traceback."""
 
 import os
+import select
 import shutil
+import sys
 import textwrap
 import time
-from typing import Final, TextIO
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, Literal, TextIO
 
 from penstock._graph import Colours
 from penstock._printable import printable
@@ -13,6 +17,7 @@ ENDED: Final = 0
 FAILED: Final = 1
 WRONG_CALL: Final = 2
 INTERRUPTED: Final = 130
+UNREAD: Final = 141  # the shell's status of a command that SIGPIPE has ended
 
 _REDRAW_SECONDS: Final = 0.05
 _BAR_WIDTH: Final = 24
@@ -119,6 +124,33 @@ class Terminal:
             bar = self.colour("━" * done, "cyan") + self.colour("━" * (width - done), "dim")
             self._stream.write(f"\r  {label} {bar} {text[:room]}\x1b[K")
             self._stream.flush()
+
+
+@contextmanager
+def opened(name: Literal["stdout", "stderr"]) -> Generator[None]:
+    """Have a stream of this name in `sys`, where a program that was started with a closed one has None."""
+    if getattr(sys, name) is not None:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as null:
+        setattr(sys, name, null)
+        try:
+            yield
+        finally:
+            setattr(sys, name, None)
+
+
+def is_unread(stream: TextIO) -> bool:
+    """Return whether the reader of a stream has ended; what is still to be written is then dropped."""
+    if not hasattr(select, "poll"):  # on Windows
+        return False
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    if not poll.poll(0):  # of no event but an error, or the end of the reader
+        return False
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream.fileno())
+    return True
 
 
 def explain_error(stream: TextIO, error: BaseException) -> None:
