@@ -48,7 +48,7 @@ EXAMPLES: dict[str, errors.PenstockError] = {
     **{name: kind("what went wrong") for name, kind in error_types().items() if name != "MissingDependencyError"},
     "SourceError": errors.SourceError("can't read", source="Files('a')", keys=[3, 4]),
     "CorruptRecordError": errors.CorruptRecordError("not JSON", source="JsonLines('a')", keys=[5]),
-    "WorkerError": errors.WorkerError("killed", exit_code=-9),
+    "WorkerError": errors.WorkerError("killed", exit_code=-9, has_started=False),
     "PeerError": errors.PeerError("gone", pid=12),
     "MessageError": errors.MessageError("truncated"),
     "MissingDependencyError": errors.MissingDependencyError("Pillow", extra="demo"),

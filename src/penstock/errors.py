@@ -76,11 +76,13 @@ class WorkerError(PenstockError, RuntimeError):
 
     Attributes:
         exit_code: the worker's exit code; negative for a signal; None if it never started, or is a thread.
+        has_started: whether the worker was ready for work; if not, no record is the cause.
     """
 
-    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+    def __init__(self, message: str, *, exit_code: int | None = None, has_started: bool = True) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.has_started = has_started
 
 
 class PeerError(PenstockError, ConnectionError):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections import deque
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.errors import UsageError
+from penstock.errors import UsageError, WorkerError
 from tests.cli.command import main
 from tests.places import LINUX
 
@@ -60,6 +61,11 @@ def with_defects(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def is_whole(number: int) -> bool:
+    """Return True."""
+    return number >= 0
+
+
 def boxes(record: dict[str, Any]) -> dict[str, Any]:
     """Return an element whose leaf varies in length."""
     return {"boxes": np.zeros(1 + record["number"] % 3) + record["number"]}
@@ -70,6 +76,24 @@ def crash(number: int) -> int:
     if number == 50:
         os._exit(3)
     return number
+
+
+def leave(number: int) -> int:
+    """Raise SystemExit at two numbers, as a library's command may."""
+    if number in {2, 3}:
+        sys.exit("no codec")
+    return number
+
+
+class Unstartable:
+    """A function that ends each worker process before it has started."""
+
+    def __call__(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (4,)
 
 
 def interrupt(number: int) -> int:
@@ -92,6 +116,9 @@ in_order = photographs.select([*range(4, 40), *range(41, COUNT)]).filter(bool).m
 padded = ps.read(Photographs(100)).map(boxes).padded_batch(8)
 stacked = ps.read(Photographs(100)).map(boxes).repeat().batch(8)
 crashes = ps.range(256).map(crash).batch(4)
+leaves = ps.range(64).map(leave)
+leaves_in_order = leaves.filter(is_whole)
+unstartable = ps.range(64).map(Unstartable())
 interrupted = ps.range(128).map(interrupt).batch(4)
 validation = ps.read(Photographs(60)).map(boxes).padded_batch(8)
 above = ps.read(Photographs(100)).map(lambda record: {"label": record["number"] - 100}).batch(8).map(no_negatives)
@@ -193,6 +220,23 @@ def test_a_record_that_crashes_workers_is_named(capsys: Output) -> None:
     assert main(["lint", f"{HERE}:crashes", "--num-workers", "1"]) == 1
     text = capsys.readouterr().out
     assert "1 record of 256 can't be computed\n              key 50: WorkerError: it ends the process" in text
+
+
+@LINUX
+def test_workers_that_do_not_start_are_no_finding() -> None:
+    """Before a worker process has started, it has computed no record: the error is raised."""
+    with pytest.raises(WorkerError, match="ended with exit code 4 before it had started"):
+        main(["lint", f"{HERE}:unstartable", "--num-workers", "1"])
+
+
+@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=LINUX)])
+def test_a_function_that_raises_system_exit_fails(workers: str, capsys: Output) -> None:
+    """Its record is named, as one that raises another exception; what is read in order ends there."""
+    assert main(["lint", f"{HERE}:leaves", "--num-workers", workers]) == 1
+    text = capsys.readouterr().out
+    assert "2 records of 64 can't be computed\n              key 2: SystemExit: no codec\n" in text
+    assert main(["lint", f"{HERE}:leaves_in_order", "--num-workers", workers]) == 1
+    assert "SystemExit: no codec\n" in capsys.readouterr().out
 
 
 def test_an_inspection_is_stopped_and_continued(capsys: Output) -> None:

@@ -281,7 +281,7 @@ def _death(process: str, pid: int, exit_code: int | None, *, started: bool) -> W
             " before it had started. Its own output says why; a script must start its work under "
             "`if __name__ == '__main__':`, since each process imports it"
         )
-    return WorkerError(f"the {process} (pid {pid}) {how}", exit_code=exit_code)
+    return WorkerError(f"the {process} (pid {pid}) {how}", exit_code=exit_code, has_started=started)
 
 
 def _signal_name(number: int) -> str:

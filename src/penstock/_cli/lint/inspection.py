@@ -6,7 +6,8 @@ fails, those around it are computed again one by one.
 
 A dataset that is read in order has no parts. Its loader leaves out the elements whose functions fail, and lists them.
 
-`on_error` and caches are left out meanwhile: a failure that they hide from the training is one to be found.
+`on_error` and caches are left out meanwhile: a failure that they hide from the training is one to be found. So is a
+SystemExit, which would end the training.
 """
 
 from collections.abc import Iterator
@@ -111,8 +112,9 @@ class Inspection:
         summary = Summary()
         for position, element, error in self._elements(positions):
             if not error:
-                with Caught(Exception) as caught:  # of an object's own code
+                with Caught() as caught:  # of an object's own code
                     summary.add(position, element)
+                caught.pass_interrupt()
                 error = "" if caught.error is None else error_text(caught.taken())
             if error:
                 summary.fail(Failure(position, error))
@@ -129,8 +131,9 @@ class Inspection:
             for number, first in enumerate(range(positions.start, positions.stop, _BLOCK)):
                 block = range(first, min(first + _BLOCK, positions.stop))
                 found: list[Element] | None = None
-                with Caught(Exception):
+                with Caught() as caught:
                     found = next(batches)
+                caught.pass_interrupt()
                 if found is not None:
                     yield from ((position, element, "") for position, element in zip(block, found, strict=True))
                     continue
@@ -140,8 +143,9 @@ class Inspection:
 
 
 def _alone(dataset: "penstock.Dataset[Any]", position: int) -> tuple[int, Element, str]:
-    with Caught(Exception) as caught:
+    with Caught() as caught:
         return position, dataset[position], ""
+    caught.pass_interrupt()
     return position, None, error_text(caught.taken())
 
 
@@ -248,10 +252,11 @@ class Lint:
             penstock.Loader(penstock.Dataset(rows), num_workers=count, workers=workers) as loader,
             Progress(f"linting {self.name}", None, amount=counted) as progress,
         ):
-            with Caught(Exception) as caught:
+            with Caught() as caught:
                 for number, element in enumerate(loader):
                     self.summary.add(number, element)
                     progress.advance(1)
+            caught.pass_interrupt()
             self._note_skipped(loader)
         is_empty = isinstance(caught.error, GraphError) and self.summary.rows == self.summary.failed
         if caught.error is not None and not is_empty:
@@ -300,8 +305,9 @@ class Lint:
         if not isinstance(program, Batches) or not program.merges or is_endless(self._node):
             return
         for step in sorted({0, (length(self._node) or 1) - 1}):
-            with Caught(Exception) as caught:
+            with Caught() as caught:
                 penstock.Dataset(self._node)[step]
+            caught.pass_interrupt()
             if caught.error is not None:
                 yield Finding("batch", f"batch {step:,} can't be made: {error_text(caught.taken())}")
 
@@ -370,7 +376,7 @@ def _crashed(inspection: Inspection, positions: range, error: WorkerError) -> Pa
     Raises:
         WorkerError: they could not start.
     """
-    if error.exit_code is None:
+    if error.exit_code is None or not error.has_started:
         raise error
     if len(positions) > 1:
         alone = replace(inspection, start=positions.start, size=1, total=positions.stop)
