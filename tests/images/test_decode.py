@@ -125,6 +125,7 @@ PIXELS: Final = np.zeros((4, 6, 3), np.uint8)
         ((PIXELS, 2, (0, 0, 7, 4)), r"box must be .* got box=\(0, 0, 7, 4\) for an image of width 6 and height 4"),
         ((PIXELS, 2, (3, 0, 3, 4)), "box must be"),
         ((PIXELS.astype(np.float32), 2), r"an image must be the bytes of a file, .* got float32 of shape \(4, 6, 3\)"),
+        ((PIXELS.astype(np.int8), 2), r"an image must be .* its pixels as uint8 .* got int8 of shape \(4, 6, 3\)"),
         (({"bytes": b""}, 2), r"an image must be the bytes of a file, .* got a dict. Name the leaf .* with key="),
     ],
 )

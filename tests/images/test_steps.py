@@ -1,6 +1,6 @@
 """Steps that decode images give the same elements alone, in blocks and in every place, and name or drop bad files."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -95,6 +95,10 @@ def test_a_bad_file_is_named_or_left_out() -> None:
         (lambda: Decode(0), None, "size must be"),
         (lambda: Decode(8, central=0), None, "central must be above 0"),
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), None, "scale must be two numbers"),
+        (lambda: Decode(8, central=cast("Any", "a")), None, "central must be above 0 .* got central='a'"),
+        (lambda: Decode(8, pixels=cast("Any", None)), None, "pixels must be a penstock.images.Pixels, .*=None"),
+        (lambda: RandomResizedCrop(8, scale=cast("Any", 0.5)), None, "scale must be two numbers .* got 0.5"),
+        (lambda: RandomResizedCrop(8, pixels=cast("Any", "CHW")), None, "pixels must be .* got pixels='CHW'"),
         (lambda: RandomResizedCrop(8, flip=2), None, "flip must be a probability"),
         (lambda: Decode(8, key="jpg"), b"", "with key='jpg' an element must be a dict; got a bytes"),
         (lambda: Decode(8, key="file"), {**files(1)[0], "image": 1}, "a leaf name='image' beside key='file'"),

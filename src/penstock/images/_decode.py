@@ -129,6 +129,7 @@ def decode_crop_resize(
         >>> decode_crop_resize(grey, (1, 2), box=(0, 0, 4, 4)).tolist()
         [[[128, 128, 128], [128, 128, 128]]]
     """
+    check_pixels(pixels)
     stored = stored_images([data])
     if size is None or box is not None:
         width, height = image_sizes(stored, pixels)[0].tolist()
@@ -154,6 +155,16 @@ def checked_size(size: object) -> tuple[int, int]:
     if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
         raise UsageError(f"size must be a positive int, or (height, width); got size={size!r}")
     return cast("tuple[int, int]", sides)
+
+
+def check_pixels(pixels: object) -> None:
+    """Check the form of results.
+
+    Raises:
+        UsageError: `pixels` is no `Pixels`.
+    """
+    if not isinstance(pixels, Pixels):
+        raise UsageError(f'pixels must be a penstock.images.Pixels, such as Pixels("CHW"); got pixels={pixels!r}')
 
 
 def checked_box(box: Box, width: int, height: int) -> Box:
@@ -186,7 +197,7 @@ def stored_images(images: Sequence[object]) -> list[object]:
             view = memoryview(cast("Any", image))
         except TypeError:
             view = None
-        if view is None or view.format not in ("B", "b", "c") or not view.c_contiguous or not _is_image(view):
+        if view is None or not view.c_contiguous or not _is_image(view):
             raise UsageError(
                 "an image must be the bytes of a file, or its pixels as uint8 (height, width, 3), C-contiguous; got "
                 f"{_described(image)}. Name the leaf of the element with key=, or convert it."
@@ -196,8 +207,9 @@ def stored_images(images: Sequence[object]) -> list[object]:
 
 def _is_image(view: memoryview) -> bool:
     if view.ndim == 1:
-        return True
-    return view.ndim == 3 and view.shape is not None and view.shape[2] == _CHANNELS and view.nbytes > 0
+        return view.format in ("B", "b", "c")
+    is_picture = view.ndim == 3 and view.shape is not None and view.shape[2] == _CHANNELS and view.nbytes > 0
+    return is_picture and view.format == "B"
 
 
 def _described(image: object) -> str:

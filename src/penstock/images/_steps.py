@@ -7,6 +7,7 @@ call, into one array. A result doesn't depend on the block: each is what a call 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from penstock.images._decode import (
     Box,
     Pixels,
     Size,
+    check_pixels,
     checked_size,
     decode_into,
     image_sizes,
@@ -65,7 +67,8 @@ class Decode:
 
     def __post_init__(self) -> None:
         checked_size(self.size)
-        if self.central is not None and not 0 < self.central <= 1:
+        check_pixels(self.pixels)
+        if self.central is not None and not (_is_number(self.central) and 0 < self.central <= 1):
             raise UsageError(f"central must be above 0 and at most 1, or None; got central={self.central!r}")
 
     def __call__(self, element: object, /) -> Element:
@@ -125,10 +128,11 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         checked_size(self.size)
-        for name, (low, high) in {"scale": self.scale, "ratio": self.ratio}.items():
-            if not 0 < low <= high < math.inf:
-                raise UsageError(f"{name} must be two numbers (low, high) with 0 < low <= high; got {(low, high)!r}")
-        if not 0 <= self.flip <= 1:
+        check_pixels(self.pixels)
+        for name, given in {"scale": self.scale, "ratio": self.ratio}.items():
+            if not _is_range(given):
+                raise UsageError(f"{name} must be two numbers (low, high) with 0 < low <= high; got {given!r}")
+        if not (_is_number(self.flip) and 0 <= self.flip <= 1):
             raise UsageError(f"flip must be a probability, from 0 to 1; got flip={self.flip!r}")
 
     def __call__(self, element: object, rng: Generator, /) -> Element:
@@ -159,6 +163,16 @@ class RandomResizedCrop:
                 left, top = int(across * (width - columns + 1)), int(down * (height - lines + 1))
                 return left, top, left + columns, top + lines
         return _central_box(width, height, min(max(width / height, narrow), wide), 1)
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, Real)
+
+
+def _is_range(given: object) -> bool:
+    ends = cast("tuple[object, ...]", given) if isinstance(given, tuple | list) else ()
+    numbers = [float(end) for end in ends if isinstance(end, Real)]
+    return len(ends) == len(numbers) == 2 and 0 < numbers[0] <= numbers[1] < math.inf
 
 
 def _central_box(width: int, height: int, ratio: float, fraction: float) -> Box:
