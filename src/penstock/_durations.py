@@ -84,7 +84,7 @@ class Durations:
     @property
     def total_seconds(self) -> float:
         """The sum of the durations, with the error of a bucket."""
-        return sum(_middle(bucket) * count for bucket, count in self.counts)
+        return sum((_middle(bucket) * count for bucket, count in self.counts), 0.0)
 
     def merged(self, other: "Durations") -> "Durations":
         """Return the histogram of both, as if one recorder had recorded all durations."""

@@ -83,8 +83,9 @@ def test_a_snapshot_does_not_change() -> None:
 
 
 def test_an_empty_histogram_has_no_quantile() -> None:
-    """Without durations, a quantile is None."""
+    """Without durations, a quantile is None, and the sum is a float, as loggers take it."""
     assert (Durations().quantile(0.5), Durations().count) == (None, 0)
+    assert type(Durations().total_seconds) is float
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
