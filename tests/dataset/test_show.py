@@ -212,13 +212,17 @@ def test_notebooks_show_empty_datasets() -> None:
 
 
 class Opened:
-    """An image of another library."""
+    """An image of another library, which is closed."""
+
+    def __repr__(self) -> str:
+        raise ValueError("the image is closed")
 
 
 def test_notebooks_show_objects() -> None:
-    """A leaf that can't be batched yet is named by its type."""
-    html = html_of(ps.range(3).map(lambda _: {"opened": Opened(), "size": 3}))
+    """A leaf that can't be batched yet is named by its type; one whose text can't be made, by its kind."""
+    html = html_of(ps.range(3).map(lambda _: {"opened": Opened(), "array": np.array([Opened()]), "size": 3}))
     assert "<code>[&#x27;opened&#x27;]</code></td><td>Opened</td>" in html
+    assert "<code>[&#x27;array&#x27;]</code></td><td>ndarray</td>" in html
 
 
 def test_element_spec_is_the_structure() -> None:

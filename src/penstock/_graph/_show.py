@@ -126,13 +126,14 @@ def _texts(element: Element) -> list[tuple[str, str]]:
 
 
 def value_text(leaf: object) -> str:
-    """Return a leaf's value as text, if that is short; "" if it isn't."""
-    if isinstance(leaf, str):
-        return repr(leaf if len(leaf) <= _CHARACTERS else f"{leaf[:_CHARACTERS]}…")
-    if is_array(leaf) and leaf.size > _VALUES:
-        return ""
-    if is_array(leaf) or isinstance(leaf, int | float | complex | np.generic):
-        return " ".join(str(np.asarray(leaf).tolist()).split())
+    """Return a leaf's value as text, if that is short; "" if it isn't, or an object's own text can't be made."""
+    with Caught(Exception):
+        if isinstance(leaf, str):
+            return repr(leaf if len(leaf) <= _CHARACTERS else f"{leaf[:_CHARACTERS]}…")
+        if is_array(leaf) and leaf.size > _VALUES:
+            return ""
+        if is_array(leaf) or isinstance(leaf, int | float | complex | np.generic):
+            return " ".join(str(np.asarray(leaf).tolist()).split())
     return ""
 
 
