@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/interpreter_lock.hpp"
 #include "bindings/lock_waits.hpp"
 
 namespace nb = nanobind;
@@ -77,8 +78,10 @@ class SignalWatch {
 };
 
 bool on_main_thread() {
-    const nb::object main = nb::module_::import_("threading").attr("main_thread")();
-    return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+    return call_or_wait_forever([] {
+        const nb::object main = nb::module_::import_("threading").attr("main_thread")();
+        return nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
+    });
 }
 
 Bell::Outcome wait_without_lock(int descriptor, const Bell::Deadline& deadline, int interrupt) {

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "bindings/interpreter_lock.hpp"
 #include "core/codecs.hpp"
 #include "core/crc32.hpp"
 #include "core/decompress.hpp"
@@ -87,7 +88,7 @@ std::uint32_t checksum(nb::handle source) {
     const std::string_view whole = operand.view();
     const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(whole.data()), whole.size());
     if (bytes.size() < released_bytes) return crc32c(bytes);
-    const nb::gil_scoped_release released;
+    const WithoutLock released;
     return crc32c(bytes);
 }
 
@@ -101,7 +102,7 @@ nb::bytes decompressed(nb::handle source, const std::string& codec, std::uint64_
         if (whole.size() < released_bytes) {
             out = decompress(named, bytes, max_size);
         } else {
-            const nb::gil_scoped_release released;
+            const WithoutLock released;
             out = decompress(named, bytes, max_size);
         }
         return nb::bytes(out.data(), out.size());

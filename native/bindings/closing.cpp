@@ -19,6 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "bindings/interpreter_lock.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -52,6 +54,12 @@ void add_context(nb::handle error, nb::handle earlier) {
     PyException_SetContext(last.ptr(), nb::borrow(earlier).release().ptr());
 }
 
+// Prints an exception that can't be raised.
+void print_ignored(nb::python_error& error, nb::handle function) {
+    error.restore();
+    call_or_wait_forever([function] { PyErr_WriteUnraisable(function.ptr()); });
+}
+
 int raise_pending(void* pending) {
     const std::unique_ptr<nb::python_error> error(static_cast<nb::python_error*>(pending));
     const nb::object handled = nb::steal(PyErr_GetHandledException());
@@ -72,7 +80,10 @@ class Interrupts {
     // Whether a handler raised an error; another one may be raised meanwhile.
     bool has_raised(nb::python_error& error) {
         try {
-            return nb::cast<bool>(nb::module_::import_("penstock._caught").attr("raised_by_handler")(error.value()));
+            return call_or_wait_forever([&error] {
+                const nb::module_ caught = nb::module_::import_("penstock._caught");
+                return nb::cast<bool>(caught.attr("raised_by_handler")(error.value()));
+            });
         } catch (nb::python_error& other) {
             if (other.matches(PyExc_ImportError)) return false;  // the program ends
             add(other);
@@ -85,7 +96,7 @@ class Interrupts {
         if (Py_AddPendingCall(&raise_pending, last_.get()) == 0)
             last_.release();
         else  // the queue of pending calls is full
-            last_->discard_as_unraisable(function);
+            print_ignored(*last_, function);
     }
 
   private:
@@ -94,17 +105,18 @@ class Interrupts {
 
 // Returns whether a thread could be started.
 bool call_in_a_thread(const nb::object& function) {
-    const auto call = [&function] {
-        const nb::gil_scoped_acquire holding;
+    const auto run = [&function] {
+        const PyGILState_STATE state = PyGILState_Ensure();  // may end the thread, whose frames below aren't noexcept
         try {
-            function();
+            call_or_wait_forever([&function] { function(); });
         } catch (nb::python_error& error) {
-            error.discard_as_unraisable(function);
+            print_ignored(error, function);
         }
+        PyGILState_Release(state);
     };
-    const nb::gil_scoped_release released;
+    const WithoutLock released;
     try {
-        std::thread(call).join();
+        std::thread(run).join();
         return true;
     } catch (const std::system_error&) {
         return false;
@@ -127,12 +139,12 @@ class CallWhenDropped {
         const int attempts = never_raises_ ? 1 : max_attempts;  // another call could be interrupted by another signal
         for (int attempt = 0; attempt < attempts; ++attempt) {
             try {
-                function_();
+                call_or_wait_forever([this] { function_(); });
                 break;
             } catch (nb::python_error& error) {
                 if (error.matches(PyExc_RecursionError) && call_in_a_thread(function_)) break;
                 if (error.matches(PyExc_Exception) && !never_raises_ && !interrupts.has_raised(error)) {
-                    error.discard_as_unraisable(function_);
+                    print_ignored(error, function_);
                     break;
                 }
                 interrupts.add(error);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/interpreter_lock.hpp"
 #include "core/mapped_file.hpp"
 
 namespace nb = nanobind;
@@ -79,7 +80,7 @@ void gather(const OwnedRowTable& self, const Keys& keys, const Out& out) {
         table.gather(span, begin);
         return;
     }
-    const nb::gil_scoped_release released;
+    const WithoutLock released;
     table.gather(span, begin);
 }
 
@@ -113,7 +114,7 @@ void gather_rows(const nb::list& tables, const Keys& bounds, const Keys& keys, c
         copy();
         return;
     }
-    const nb::gil_scoped_release released;
+    const WithoutLock released;
     copy();
 }
 
@@ -121,7 +122,7 @@ nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> map_file(const nb::bytes
     std::unique_ptr<MappedFile> file;
     try {
         const std::string name(path.c_str(), path.size());
-        const nb::gil_scoped_release released;
+        const WithoutLock released;
         file = std::make_unique<MappedFile>(name);
     } catch (const std::system_error& error) {
         errno = error.code().value();

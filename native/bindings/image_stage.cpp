@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/interpreter_lock.hpp"
 
 namespace nb = nanobind;
 
@@ -71,7 +72,7 @@ std::optional<Failure> read_sizes(const Sequence& items, bool is_upright, const 
     std::vector<ImageSize> sizes(stored.images().size());
     std::optional<ImageFailure> failure;
     {
-        const nb::gil_scoped_release released;
+        const WithoutLock released;
         failure = read_image_sizes(stored.images(), is_upright, sizes, from);
         for (std::size_t index = from; index < sizes.size(); ++index) {
             out(index, 0) = static_cast<std::int64_t>(sizes[index].width);
@@ -110,7 +111,7 @@ std::optional<Failure> decode(const Sequence& items, const Boxes& boxes, const F
     const std::vector<ImageView> views = views_of(boxes, mirrored);
     std::optional<ImageFailure> failure;
     {
-        const nb::gil_scoped_release released;
+        const WithoutLock released;
         failure = decode_images(stored.images(), views, form, out.data(), from);
     }
     return as_tuple(failure);

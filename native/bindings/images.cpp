@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/interpreter_lock.hpp"
 #include "core/parallel.hpp"
 
 namespace nb = nanobind;
@@ -77,7 +78,7 @@ Py_ssize_t normalize(Sequence sequence, nb::object dtype, const Channels& scale,
         normalize_images(images, shape, scales, shifts, out.data(), 1);
         return -1;
     }
-    const nb::gil_scoped_release released;
+    const WithoutLock released;
     normalize_images(images, shape, scales, shifts, out.data(), threads_worth(out.nbytes(), num_threads));
     return -1;
 }

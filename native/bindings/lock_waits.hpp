@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "bindings/interpreter_lock.hpp"
 #include "core/step_times.hpp"
 
 namespace penstock::bindings {
@@ -23,7 +24,7 @@ auto sleep_without_lock(Sleep sleep) {
     using Clock = std::chrono::steady_clock;
     Clock::time_point woken;
     auto slept = [&] {
-        const nanobind::gil_scoped_release unlocked;
+        const WithoutLock unlocked;
         auto result = sleep();
         woken = Clock::now();
         return result;

@@ -11,6 +11,8 @@
 
 #include <stdexcept>
 
+#include "bindings/interpreter_lock.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -46,11 +48,11 @@ void bind_memory(nb::module_& module) {
         .def_prop_ro(
             "address", [](const Region& region) { return reinterpret_cast<std::uintptr_t>(region.data()); },
             "The address of its mapping in this process.")
-        .def("populate", &Region::populate, "start"_a, "size_bytes"_a, "reading"_a,
-             nb::call_guard<nb::gil_scoped_release>(), "Map the pages of a part, so that accesses cause no page fault.")
+        .def("populate", &Region::populate, "start"_a, "size_bytes"_a, "reading"_a, nb::call_guard<WithoutLock>(),
+             "Map the pages of a part, so that accesses cause no page fault.")
         .def("add", &add_to_word, "start"_a, "amount"_a,
              "Add to a 64-bit word, atomically between all processes; return the word before.")
-        .def("discard", &Region::discard, "start"_a, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
+        .def("discard", &Region::discard, "start"_a, "size_bytes"_a, nb::call_guard<WithoutLock>(),
              "Return the pages of a part of shared memory to the system.");
 
     nb::class_<Lease>(module, "Lease", nb::type_slots(buffer_slots<Lease>),
@@ -65,10 +67,10 @@ void bind_memory(nb::module_& module) {
 
     module.def(
         "region", [](std::size_t size, bool prefault) { return std::make_shared<Region>(size, prefault); },
-        "size_bytes"_a, "prefault"_a, nb::call_guard<nb::gil_scoped_release>(), "Map a new region.");
-    module.def("shared_region", &Region::create_shared, "size_bytes"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "size_bytes"_a, "prefault"_a, nb::call_guard<WithoutLock>(), "Map a new region.");
+    module.def("shared_region", &Region::create_shared, "size_bytes"_a, nb::call_guard<WithoutLock>(),
                "Map new memory that other processes can map.");
-    module.def("open_region", &Region::open_shared, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>(),
+    module.def("open_region", &Region::open_shared, "descriptor"_a, nb::call_guard<WithoutLock>(),
                "Map the shared memory of another process.");
     module.def(
         "returned_leases",

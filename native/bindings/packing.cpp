@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/interpreter_lock.hpp"
 
 namespace nb = nanobind;
 
@@ -42,7 +43,7 @@ void require(bool held, const char* rule) {
 template <typename Work>
 auto without_gil(bool release, Work work) {
     if (release) {
-        const nb::gil_scoped_release released;
+        const WithoutLock released;
         return work();
     }
     return work();

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "bindings/interpreter_lock.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -31,13 +33,13 @@ std::span<std::int64_t> as_long_as(const Input& from, const Output& to) {
 template <BlockMethod method>
 std::size_t fill(const Permutation& self, const Input& from, const Output& to) {
     const std::span<std::int64_t> output = as_long_as(from, to);
-    const nb::gil_scoped_release release;
+    const WithoutLock release;
     return (self.*method)({from.data(), from.size()}, output, best_instructions());
 }
 
 std::size_t fill_by_lanes(const Lanes& self, const Input& from, const Output& to) {
     const std::span<std::int64_t> output = as_long_as(from, to);
-    const nb::gil_scoped_release release;
+    const WithoutLock release;
     return self.keys_at({from.data(), from.size()}, output);
 }
 
@@ -52,7 +54,7 @@ void make_lanes(Lanes* self, std::uint64_t rows, std::uint64_t columns, std::uin
 
 void bind_permutation(nb::module_& module) {
     nb::class_<Permutation>(module, "Permutation", "A keyed bijection of [0, length), computed per position.")
-        .def(nb::init<std::uint64_t, std::uint64_t>(), "length"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(nb::init<std::uint64_t, std::uint64_t>(), "length"_a, "key"_a, nb::call_guard<WithoutLock>())
         .def("key_at", &Permutation::key_at, "position"_a, "Return the key at `position`, which must be in range.")
         .def("position_of", &Permutation::position_of, "key"_a, "Return the position of `key`, which must be in range.")
         .def("keys_at", &fill<&Permutation::keys_at>, "positions"_a, "keys"_a.noconvert(),

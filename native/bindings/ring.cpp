@@ -11,6 +11,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "bindings/interpreter_lock.hpp"
 #include "bindings/lock_waits.hpp"
 
 namespace nb = nanobind;
@@ -65,7 +66,7 @@ std::optional<Claim> claim_wait(Ring& ring, std::uint64_t worker) {
 void rest(Ring& ring, double seconds) {
     if (!(seconds > 0)) return;
     constexpr double most = 1e9;  // more would overflow
-    const nb::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     ring.rest(std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, most) * 1e9)));
 }
 

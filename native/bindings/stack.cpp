@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/interpreter_lock.hpp"
 #include "bindings/tensors.hpp"
 #include "core/parallel.hpp"
 
@@ -138,7 +139,7 @@ class RowsOut {
     // Copies the rows that were added; large ones without the GIL.
     void copy(std::size_t num_threads) const {
         if (rows_.size() * row_bytes_ >= release_gil_bytes) {
-            const nb::gil_scoped_release released;
+            const WithoutLock released;
             copy_all(num_threads);
         } else {
             copy_all(1);
@@ -265,7 +266,7 @@ nb::object pad_items(const Items& items, Reader& reader, nb::callable make, nb::
         rows.push_back(*row);
         lengths.append(row->shape[0]);
     }
-    nb::object out = make(lengths);
+    nb::object out = call_or_wait_forever([&] { return make(lengths); });
     if (out.is_none()) {
         return out;
     }
@@ -286,7 +287,7 @@ nb::object pad_items(const Items& items, Reader& reader, nb::callable make, nb::
         return out;
     }
     if (static_cast<std::size_t>(column->len) >= release_gil_bytes) {
-        const nb::gil_scoped_release released;
+        const WithoutLock released;
         copy_padded(rows, *column, item);
     } else {
         copy_padded(rows, *column, item);

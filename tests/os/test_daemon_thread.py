@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from penstock._os import DaemonThread
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 
 
@@ -75,3 +76,29 @@ def test_work_that_raises_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = DaemonThread(work, "raises")
     assert thread.wait(PATIENCE_SECONDS)
     assert raised == [LookupError]
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize(
+    "work", ["bell.wait(0.0)", "CallWhenDropped(lambda: bell.wait(0.0))", "CallWhenDropped(partial(time.sleep, 0.0))"]
+)
+def test_a_program_ends_while_a_thread_is_in_native_code(work: str) -> None:
+    """A thread that asks for the lock of an interpreter that ends just stops; the program ends as always."""
+    program = f"""
+        import threading, time
+        from functools import partial
+        from penstock._native import CallWhenDropped
+        from penstock._os import Bell
+
+        bell, works = Bell(), threading.Event()
+
+        def run():
+            while True:
+                {work}
+                works.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        works.wait()
+        print("done")
+    """
+    assert outcome(program) == (0, "done\n", "")
