@@ -9,6 +9,7 @@ import textwrap
 import psutil
 import pytest
 
+from penstock._os import PROGRAM_ENDS
 from tests.profiles import IS_LONG
 from tests.programs.forked import Ended, Program, outcome, started
 from tests.promptness import PATIENCE_SECONDS
@@ -147,6 +148,31 @@ def test_a_program_ends_in_silence(text: str) -> None:
     """A program that ends while a loader works for it prints nothing, also if requests are never answered."""
     ended = run(text)
     assert ended == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "num_workers=2", pytest.param("isolated=True", marks=LINUX)],
+    ids=["inline", "threads", "isolated"],
+)
+def test_the_end_of_a_program_is_not_that_of_an_epoch(arguments: str) -> None:
+    """A loop that goes on once the end of the program has closed its loader gets a ClosedError that says so."""
+    ended = run(
+        f"""
+        import weakref
+
+        def read_on():
+            for use in (lambda: next(batches), lambda: iter(loader)):
+                try:
+                    use()
+                except ps.errors.ClosedError as error:
+                    print(error)
+
+        at_exit = weakref.finalize(ps, read_on)  # called after those of the loader, which are newer
+        loader, batches, kept = opened(dataset("indexed"), {arguments})
+        """
+    )
+    assert ended == (0, f"{PROGRAM_ENDS}\n" * 2, "")
 
 
 @WORKERS

@@ -33,7 +33,7 @@ from penstock._caught import raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import WaitHints
 from penstock._loader._progress import Progress
-from penstock._os import Closer, uninterrupted, weakly
+from penstock._os import PROGRAM_ENDS, Closer, uninterrupted, weakly
 from penstock._readings import NOTED_SECONDS, Waits
 from penstock._runtime import EndOfEpoch, StepRange, Stream, Unit
 from penstock._state import State
@@ -213,7 +213,7 @@ class LoaderIterator(Generic[T_co]):
                     self._clock.count(requested, perf_counter())
                     self._progress.delivered(token, self._pass)
                 except EndOfEpoch:
-                    self._refuse_retired()  # another thread closed the stream: the epoch has not ended
+                    self._refuse_retired()  # the stream was closed, by another thread or the end of the program
                 except StopIteration as error:
                     raise RuntimeError("a function of the dataset raised StopIteration") from error
                 except BaseException as error:
@@ -274,6 +274,8 @@ class LoaderIterator(Generic[T_co]):
     def _refuse_retired(self) -> None:
         if self._retired:
             raise ClosedError(self._retired) from None
+        if self._closer.ends_with_program:
+            raise ClosedError(PROGRAM_ENDS) from None
 
     def _explain(self, error: Exception) -> None:
         if isinstance(error, ClosedError):

@@ -35,7 +35,7 @@ from penstock._loader._iterator import AsyncLoaderIterator, Clock, LoaderIterato
 from penstock._loader._progress import MOVED, IndexedProgress, Progress, StreamingProgress
 from penstock._loader._publisher import Publisher
 from penstock._loader._verify import verified
-from penstock._os import Closer
+from penstock._os import PROGRAM_ENDS, Closer
 from penstock._plan import (
     Limits,
     Plan,
@@ -81,7 +81,8 @@ class SharedWorkers(NamedTuple):
             ClosedError: the owner was closed.
         """
         if not self.closer.is_open:
-            raise ClosedError("the loader that owns the workers of this one was closed; close it last")
+            ends = self.closer.ends_with_program
+            raise ClosedError(PROGRAM_ENDS if ends else "the loader that owns the workers was closed; close it last")
 
 
 class Loader(NotesErrors, Generic[T_co]):
@@ -732,7 +733,7 @@ class Loader(NotesErrors, Generic[T_co]):
 
     def _need_open(self) -> None:
         if not self._closer.is_open:
-            raise ClosedError("the loader was closed; make a new one")
+            raise ClosedError(PROGRAM_ENDS if self._closer.ends_with_program else f"{_CLOSED}; make a new one")
         self._workers.need_open()
 
     def _shared(self) -> SharedWorkers:

@@ -7,11 +7,12 @@ what the program may use.
 """
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
-from penstock._os._closer import Closer, Reference, renewed_after_fork, weakly
+from penstock._os._closer import PROGRAM_ENDS, Closer, Reference, renewed_after_fork, weakly
 from penstock._os._control_groups import control_groups, memory_limit
 from penstock._os._interrupts import DaemonThread, HeldInterrupts, holding_interrupts, uninterrupted
 
 __all__ = [
+    "PROGRAM_ENDS",
     "Bell",
     "Closer",
     "CommonBell",

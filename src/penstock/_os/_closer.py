@@ -19,6 +19,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock._native import CallWhenDropped
 
+PROGRAM_ENDS: Final = "the loader was closed, because the program ends; join the threads that read it before that"
+
 _T = TypeVar("_T")
 
 
@@ -44,6 +46,11 @@ class Closer:
         """Whether it has not been closed yet."""
         return self._closing.is_open
 
+    @property
+    def ends_with_program(self) -> bool:
+        """Whether the end of the program closes it; true before it begins to close."""
+        return self._closing.ends_with_program
+
     def __call__(self) -> None:
         """Close now, unless that is done. After an interrupt, which is raised, it is not done: a later call closes."""
         self._closing()
@@ -54,6 +61,7 @@ class _Closing:
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.is_open = True
+        self.ends_with_program = False
         self._close = close
         # Assigned before `finalize` runs: an interrupt may arrive in between, and `__call__` reads it.
         self._at_exit: weakref.finalize[..., _Closing] | None = None
@@ -71,6 +79,7 @@ class _Closing:
 def _close_at_exit(closing: "weakref.ref[_Closing]") -> None:
     alive = closing()
     if alive is not None:
+        alive.ends_with_program = True
         alive()
 
 

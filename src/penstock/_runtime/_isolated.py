@@ -41,7 +41,7 @@ from typing import cast
 from penstock._caught import Caught
 from penstock._graph import Element, walk
 from penstock._memory import Region, create_region
-from penstock._os import Bell, DaemonThread, renewed_after_fork, uninterrupted
+from penstock._os import PROGRAM_ENDS, Bell, DaemonThread, renewed_after_fork, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import (
     FUNCTION_SECONDS,
@@ -219,17 +219,20 @@ class Helpers:
         self._sending = threading.Lock()
         self._runs = 0
         self.is_closed = False
+        self._closed_text = "the loader was closed"
         renewed_after_fork(self)
-        self._supervisor.end_with_program(self.close)
+        self._supervisor.end_with_program(self._end_with_program)
 
     def renew_after_fork(self) -> None:
         """Leave the helpers to the parent."""
         self.is_closed = True
 
     def check(self) -> None:
-        """Raise if the helpers belong to the process that this one was forked from."""
+        """Raise if this was closed, or the helpers belong to the process that this one was forked from."""
         if not self._supervisor.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
+        if self.is_closed:
+            raise ClosedError(self._closed_text)
 
     @uninterrupted
     def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[LoaderHelper, int]:
@@ -262,7 +265,7 @@ class Helpers:
         self._succeed(process)
         death, process.death = process.death, None  # once raised, it would keep what keeps it
         if death is None:
-            raise ClosedError("the loader was closed")
+            raise ClosedError(self._closed_text)
         return death
 
     @uninterrupted
@@ -271,6 +274,10 @@ class Helpers:
             if self._current is process:
                 self._current = process.successor
             self._end(process)
+
+    def _end_with_program(self) -> None:
+        self._closed_text = PROGRAM_ENDS
+        self.close()
 
     def close(self) -> None:
         """End the processes."""
@@ -293,8 +300,7 @@ class Helpers:
 
     def _running(self) -> LoaderHelper:
         with self._lock:
-            if self.is_closed:
-                raise ClosedError("the loader was closed")
+            self.check()
             if self._current is None:
                 self._current = self._start()
             return self._current
@@ -524,9 +530,9 @@ class HelperSupplier(ReceivedSupplier):
                     return arrived
             except (PeerError, EndOfPipeError):
                 self._lost = True
-            except ClosedError:  # another thread closed the loader, or the reader of a helper that never connected
-                self._closed = self._helpers.is_closed
-                self._lost = not self._closed
+            except ClosedError:  # of the reader: the loader was closed, or the helper never connected
+                self._helpers.check()
+                self._lost = True
             except UsageError:
                 raise UsageError(self._starved_text()) from None
         return None

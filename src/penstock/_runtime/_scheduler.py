@@ -48,7 +48,7 @@ from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
-from penstock._os import CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
+from penstock._os import PROGRAM_ENDS, CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import FUNCTION_SECONDS
 from penstock._readings import UNREAD, Cause, Readings
@@ -416,7 +416,7 @@ class Scheduler:
         if self._worker_error is not None:
             raise _copied(self._worker_error)
         if self._ring.stopped:
-            raise ClosedError("the workers of this loader were stopped, because the program ends")
+            raise ClosedError(PROGRAM_ENDS)
 
     def prepare_consumer(self) -> None:
         """Call `worker_init` in the calling thread, once, before it computes work that failed in a worker."""
