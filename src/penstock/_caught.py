@@ -116,6 +116,24 @@ def raised_by_handler(error: BaseException) -> bool:
     return False
 
 
+def waited(wait: Callable[..., bool], *arguments: object) -> bool:
+    """Return the result of a wait that changes nothing, so that its caller can wait again after a handler's exception.
+
+    To the caller of this function, too, nothing has happened that another call wouldn't repeat (`ended_wait`).
+    """
+    return wait(*arguments)
+
+
+def ended_wait(error: BaseException) -> bool:
+    """Return whether an exception was raised inside of `waited`, which no code of the program has called meanwhile."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame):
+        if trace.tb_frame.f_code is waited.__code__:
+            return True
+        trace = trace.tb_next
+    return False
+
+
 def keep_all() -> None:
     """Treat exceptions of handlers as part of the code that they interrupt, in a worker process.
 

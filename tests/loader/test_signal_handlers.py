@@ -1,13 +1,17 @@
 """`next` raises the exception of a signal handler at any moment, and no batch is lost."""
 
+import os
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
-from penstock._caught import raised_by_handler
+from penstock._caught import raised_by_handler, waited
 from penstock._loader import _iterator
 from penstock._loader._progress import IndexedProgress
 from tests.places import in_places
@@ -46,6 +50,19 @@ def skipping() -> ps.Dataset[Any]:
 def replacing() -> ps.Dataset[Any]:
     """Return a dataset with a step that would replace failing elements."""
     return ps.range(240, seed=1).map(row, on_error=ps.Substitute()).batch(4)
+
+
+def is_number(element: object) -> bool:
+    """Keep all elements."""
+    return isinstance(element, int)
+
+
+def counted(folder: str, number: int) -> int:
+    """Return a number once a pipe has a writer; note each call in a file."""
+    with Path(folder, "calls").open("ab") as calls:
+        calls.write(bytes([number]))
+    os.close(os.open(f"{folder}/gate", os.O_RDONLY))
+    return number
 
 
 def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[list[list[int]], int]:
@@ -88,6 +105,38 @@ def test_no_batch_is_lost(
             assert (sorted(found), is_unordered) == (sorted(wanted), True) or found == wanted
             assert not loader.replaced()
         assert caught == ticks.raised
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes here")
+@pytest.mark.parametrize("fold", [False, True])
+@in_places("threads", "processes", "isolated")
+def test_work_goes_on_while_time_outs_end_waits(
+    place: dict[str, Any],
+    tmp_path: Path,
+    ticking: Callable[[type[BaseException], int], Ticks],
+    *,
+    fold: bool,
+) -> None:
+    """Exceptions of handlers in waits discard no work: each element is computed once, however long a batch takes."""
+    gate, calls = tmp_path / "gate", tmp_path / "calls"
+    os.mkfifo(gate)
+    rows = ps.range(8).map(partial(counted, str(tmp_path)))
+    ticks = ticking(Tick, 5)
+    with ps.Loader((rows.filter(is_number) if fold else rows).batch(4), **place) as loader:
+        batches = iter(loader)
+        ticks.start(waited.__code__)
+        ended = 0  # waits, since the first element was begun
+        while ended < 10:
+            with pytest.raises(Tick):
+                next(batches)
+            ended += calls.exists()
+        ticks.stop()
+        writer = os.open(gate, os.O_RDWR)
+        try:
+            found = np.concatenate(list(batches))
+        finally:
+            os.close(writer)
+    assert found.tolist() == sorted(calls.read_bytes()) == [*range(8)]
 
 
 def test_a_second_signal_before_the_first_exception_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ any of these points.
 
 The solution: the progress is one value (`Progress.at`), which `delivered` replaces in one store. `next` reads the value
 before it takes a batch, and restores it if anything is raised before the batch is returned. The stream may then be
-beyond that batch, so the next call closes it, and opens another one at the progress. An error that the stream itself
-raised, such as one of a user's function, needs no other stream: the stream tries the same batch again.
+beyond that batch, so the next call closes it, and opens another one at the progress. That discards what workers have
+computed ahead. An exception in a wait needs no other stream, so that a time-out in each call, shorter than a batch,
+doesn't keep the loader from delivering it; nor does an error that the stream itself raised, such as one of a user's
+function: the stream tries the same batch again.
 
 Rejected: to hold interrupts during all of `next`. A consumer that waits for a batch must be interruptible, and every
 batch would take longer. Interrupts are held only where the epoch ends and where a stream is reopened.
@@ -29,7 +31,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self
 
-from penstock._caught import raised_by_handler
+from penstock._caught import ended_wait, raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import WaitHints
 from penstock._loader._progress import Progress
@@ -248,6 +250,8 @@ class LoaderIterator(Generic[T_co]):
             self._explain(error)
             trim(error)
             self._interrupted = False  # the stream itself raised the error, and can try the same batch again
+        elif ended_wait(error):
+            self._interrupted = False  # the stream has taken nothing, and can wait again
 
     def _end_or_open_rest(self) -> None:
         self._end_range()

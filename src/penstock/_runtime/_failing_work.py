@@ -20,7 +20,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final, NamedTuple
 
-from penstock._caught import Caught
+from penstock._caught import Caught, waited
 from penstock._graph import Integers, Node, describe_record, locate
 from penstock._os import Listener
 from penstock._plan import Batches, Plan, Shard
@@ -188,7 +188,7 @@ def wait_until(
         if before_long <= 0 and waits is not None:
             waits.note_long()
         is_first = 0 < before_long < (inf if seconds is None else seconds)
-        is_rung = listener.wait(before_long if is_first else seconds)
+        is_rung = waited(listener.wait, before_long if is_first else seconds)
         if is_over():
             return
         if patience is not None and not is_rung and not is_first:

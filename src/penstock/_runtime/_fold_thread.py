@@ -40,7 +40,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from penstock._caught import Caught
+from penstock._caught import Caught, waited
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._memory import RECYCLED_BYTES, allow_recycled, recycle_arrays
@@ -368,8 +368,8 @@ class FoldThread:
             if self._stopped or self._chunks:
                 break
             if self._looks:
-                self._looks = self._bell.wait(UNANNOUNCED_SECONDS)
-            elif not self._bell.wait(patience.seconds_left()):
+                self._looks = waited(self._bell.wait, UNANNOUNCED_SECONDS)
+            elif not waited(self._bell.wait, patience.seconds_left()):
                 patience.look()
         self._looks = False
 

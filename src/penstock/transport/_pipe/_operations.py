@@ -31,6 +31,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+from penstock._caught import waited
 from penstock._os import Bell, HeldInterrupts, Waiter, holding_interrupts
 from penstock.errors import ClosedError
 
@@ -245,7 +246,7 @@ class Operations:
                 return None
             try:
                 held.allow()
-                ready = self._waiter.wait(self._poll.fileno(), left)
+                ready = waited(self._waiter.wait, self._poll.fileno(), left)
             finally:
                 held.hold()
             if not ready:
