@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import threading
+from contextvars import ContextVar
+from decimal import getcontext, localcontext
 
 import pytest
 
@@ -76,6 +78,27 @@ def test_work_that_raises_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = DaemonThread(work, "raises")
     assert thread.wait(PATIENCE_SECONDS)
     assert raised == [LookupError]
+
+
+def test_it_begins_with_the_context_of_its_starter() -> None:
+    """Its context variables have the values of the thread that starts it; what it sets, it alone sees."""
+    variable = ContextVar("variable", default=0)
+    seen: list[object] = []
+
+    def note() -> None:
+        seen.append((variable.get(), getcontext().prec))
+
+    def work() -> None:
+        note()
+        variable.set(2)
+        getcontext().prec = 7
+        note()
+
+    with localcontext(prec=5):
+        variable.set(1)
+        assert DaemonThread(work, "inherits").wait(PATIENCE_SECONDS)
+        note()
+    assert seen == [(1, 5), (2, 7), (1, 5)]
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -24,9 +24,11 @@ A `DaemonThread` refers to no `threading.Thread`, because of two traps of `threa
   - In Python 3.11 a `join` that Ctrl-C ends marks the thread as ended. So a bell reports the end.
 """
 
+import contextvars
 import functools
 import importlib
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -203,7 +205,10 @@ def holding_interrupts(
 
 
 class DaemonThread:
-    """A thread that runs `work` once.
+    """A thread that runs `work` once, with the context variables of the thread that starts it.
+
+    So functions of the program compute the same there: NumPy's treatment of errors and decimal's precision are such
+    variables. Their values are shared, but for decimal's context, which functions may change.
 
     Example:
         >>> done = []
@@ -218,7 +223,7 @@ class DaemonThread:
         self.name: Final = name
         ended = Bell()
         self._ended: Bell | None = ended  # None once it has rung
-        thread = threading.Thread(target=_run, args=(work, ended), name=name, daemon=True)
+        thread = threading.Thread(target=_context().run, args=(_run, work, ended), name=name, daemon=True)
         self._thread = weakref.ref(thread)
         thread.start()
         self._ident = thread.ident
@@ -252,6 +257,13 @@ class DaemonThread:
         thread = self._thread()
         if thread is not None:
             thread.join()  # short: its work is done
+
+
+def _context() -> contextvars.Context:
+    context = contextvars.copy_context()
+    if (decimal := sys.modules.get("decimal")) is not None:
+        context.run(decimal.setcontext, decimal.getcontext().copy())
+    return context
 
 
 def _run(work: Callable[[], None], ended: Bell) -> None:

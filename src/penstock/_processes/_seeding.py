@@ -1,4 +1,4 @@
-"""Seeds for the global random generators of worker processes, and torch's default dtype there.
+"""Seeds for the global random generators of worker processes, and settings of the program on which results depend.
 
 A fork continues the random generators of its parent, so workers that augment by the global functions of `random`, NumPy
 or torch would all draw the same numbers. Therefore each process seeds all three.
@@ -12,8 +12,9 @@ Guarantees:
     process that never imports torch never pays for it. Where the parent hasn't loaded torch, its seed derives from
     `random`.
 
-A program may set torch's default dtype, in which `torch.linspace` and other functions make tensors. It comes with the
-seeds, so that functions return the same dtypes in worker processes as without them.
+A program may set torch's default dtype, in which `torch.linspace` and other functions make tensors, how NumPy treats
+floating-point errors, and the context of `decimal`. They come with the seeds, so that functions return the same in
+worker processes as without them.
 
 There are two ways to take seeds from the parent. `draw_seeds` draws from its generators, as torch's DataLoader does: a
 program that seeds them a second time gets the same draws a second time. That moves the generators that training may
@@ -33,11 +34,14 @@ import random
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock._seeds import derive
+
+if TYPE_CHECKING:
+    from decimal import Context as DecimalContext
 
 _WORDS: Final = 4  # of NumPy's seed, 32 bits each
 _SIGNED: Final = 0x7FFFFFFFFFFFFFFF
@@ -55,17 +59,21 @@ class GlobalSeeds(NamedTuple):
         numpy: of NumPy's legacy generator.
         torch: of torch's default generators.
         torch_dtype: the name of torch's default dtype; empty if the program has not set it.
+        numpy_errors: as `numpy.geterr` returns them; None to leave them alone.
+        decimal_context: the current context of `decimal`; None if the program has not set it.
     """
 
     python: int
     numpy: int
     torch: int
     torch_dtype: str = ""
+    numpy_errors: "dict[str, Any] | None" = None
+    decimal_context: "DecimalContext | None" = None
 
     def child(self, *path: int | str) -> "GlobalSeeds":
         """Return the seeds of a process of the group: by its number, and by how many processes had that before."""
         python, numpy, torch = (derive(seed, *path) for seed in (self.python, self.numpy, self.torch))
-        return GlobalSeeds(python, numpy, torch, self.torch_dtype)
+        return self._replace(python=python, numpy=numpy, torch=torch)
 
 
 def draw_seeds() -> GlobalSeeds:
@@ -74,8 +82,8 @@ def draw_seeds() -> GlobalSeeds:
     numpy = int.from_bytes(np.random.bytes(8), "little")
     torch: Any = _loaded_torch()
     if torch is None:
-        return GlobalSeeds(python, numpy, python, _torch_dtype())
-    return GlobalSeeds(python, numpy, int(torch.empty((), dtype=torch.int64).random_()), _torch_dtype())
+        return _with_settings(python, numpy, python)
+    return _with_settings(python, numpy, int(torch.empty((), dtype=torch.int64).random_()))
 
 
 def observe_seeds() -> GlobalSeeds:
@@ -84,12 +92,16 @@ def observe_seeds() -> GlobalSeeds:
     numpy = _digest(np.random.get_state(legacy=False))
     torch: Any = _loaded_torch()
     loaded = python if torch is None else _digest(torch.get_rng_state().numpy().tobytes())
-    return GlobalSeeds(python, numpy, loaded, _torch_dtype()).child(next(_observed))
+    return _with_settings(python, numpy, loaded).child(next(_observed))
 
 
 def seed_process(seeds: GlobalSeeds) -> None:
-    """Seed this process's global generators, and set torch's default dtype."""
+    """Seed this process's global generators, and take over the settings of the program."""
     _seeded.add(os.getpid())
+    if seeds.numpy_errors is not None:
+        np.seterr(**seeds.numpy_errors)
+    if seeds.decimal_context is not None:
+        sys.modules["decimal"].setcontext(seeds.decimal_context)
     random.seed(derive(seeds.python, "random"))
     np.random.seed([derive(seeds.numpy, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
     seed = derive(seeds.torch, "torch") & _SIGNED
@@ -107,6 +119,20 @@ def seed_pool_process(seeds: GlobalSeeds) -> None:
     """
     if os.getpid() not in _seeded:
         seed_process(seeds.child(multiprocessing.current_process().name))
+
+
+def _with_settings(python: int, numpy: int, torch: int) -> GlobalSeeds:
+    return GlobalSeeds(python, numpy, torch, _torch_dtype(), {**np.geterr()}, _decimal_context())
+
+
+def _decimal_context() -> "DecimalContext | None":
+    """Return the context of this thread, if the program has changed it."""
+    decimal = sys.modules.get("decimal")
+    if decimal is None:
+        return None
+    context: DecimalContext = decimal.getcontext().copy()
+    context.clear_flags()
+    return None if repr(context) == repr(decimal.Context()) else context
 
 
 def _loaded_torch() -> ModuleType | None:
