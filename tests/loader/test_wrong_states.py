@@ -145,6 +145,28 @@ def test_a_part_of_a_batch_is_not_divided_among_ranks() -> None:
     assert sorted(firsts + seconds + [int(row) for row in alone]) == list(range(40))
 
 
+def test_batches_that_are_held_open_are_not_recut() -> None:
+    """Within a window of batches another batch size or remainder is refused; where one ends, each element comes once.
+
+    There are windows of 3 batches, and the last one has 2.
+    """
+    numbers = ps.range(44).filter(bool)
+    loader = ps.Loader(numbers.batch(4).window_shuffle(3))
+    batches = iter(loader)
+    seen: list[Any] = [next(batches) for _ in range(9)]
+    state = loader.state_dict()
+    next(batches)
+    recut = {(6, "keep"): numbers.batch(6), (4, "drop"): numbers.batch(4, remainder="drop")}
+    for (size, remainder), batched in recut.items():
+        other = ps.Loader(batched.window_shuffle(3))
+        refusal = rf"batch\(4, remainder='keep'\), which batch\({size}, remainder='{remainder}'\) doesn't make"
+        with pytest.raises(ps.errors.StateError, match=rf"within a window of batches, of {refusal}"):
+            other.load_state_dict(loader.state_dict())
+        other.load_state_dict(state)
+        dropped = 0 if remainder == "keep" else 3
+        assert sorted(row for batch in [*seen, *other] for row in batch.tolist()) == list(range(1, 44 - dropped))
+
+
 def test_other_functions_are_warned_of() -> None:
     """A state of other functions is loaded with a warning."""
     added, doubled = ps.range(8).map(add_one, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)

@@ -28,6 +28,7 @@ from penstock._streaming import (
     Opening,
     RankSegment,
     Stage,
+    check_whole,
     dealt_rank_segments,
     first_rank_segment,
     made_token,
@@ -690,6 +691,7 @@ class StreamingProgress:
             )
             where = Where(rank_segments, own.cursor)
             self._check(where, own.epoch)
+            self._check_batches(where, own)
             return _StepStart(own.step, own.epoch, where, 0)
         _need_all_ranks(states)
         for state in states:
@@ -709,6 +711,18 @@ class StreamingProgress:
         if state.rank_segments is not None:
             return rank_segments_from_json(state.rank_segments, self._node)
         return (first_rank_segment(self._node, state.rank, state.shape.ranks),)
+
+    def _check_batches(self, where: Where, state: LoaderState) -> None:
+        """Check that batches that were held open at a state are cut as they are here.
+
+        Raises:
+            StateError: they had another size, or the last one of an epoch has.
+        """
+        old, here = (state.shape.batch, state.shape.remainder), (self._batch, self._plan.remainder)
+        if old != here:
+            saved, cut = (f"batch({size}, remainder={remainder!r})" for size, remainder in (old, here))
+            stage = self._stage(where.rank_segments, state.epoch)
+            check_whole(stage, where.token, f"of {saved}, which {cut} doesn't make. Resume with {saved}")
 
     def _check(self, where: Where, epoch: int) -> None:
         stage = self._stage(where.rank_segments, epoch)

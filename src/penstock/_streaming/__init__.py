@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from penstock._streaming._limit import Limit as Limit
     from penstock._streaming._mix import Mix as Mix
     from penstock._streaming._opening import Opening as Opening
+    from penstock._streaming._opening import check_whole as check_whole
     from penstock._streaming._opening import dealt_rank_segments as dealt_rank_segments
     from penstock._streaming._opening import even_limit as even_limit
     from penstock._streaming._opening import first_rank_segment as first_rank_segment
@@ -101,6 +102,7 @@ else:
         LARGEST="penstock._streaming._stage",
         MAX_INPUTS="penstock._streaming._policy",
         Opening="penstock._streaming._opening",
+        check_whole="penstock._streaming._opening",
         dealt_rank_segments="penstock._streaming._opening",
         even_limit="penstock._streaming._opening",
         first_rank_segment="penstock._streaming._opening",

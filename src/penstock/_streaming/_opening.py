@@ -390,7 +390,11 @@ def dealt_rank_segments(
                     "Save all ranks' states at the same step."
                 )
             continue  # this rank has read all of its part of the epoch
-        _check_whole(stage, token)
+        check_whole(
+            stage,
+            token,
+            "which can't be dealt to another number of ranks. Resume on as many ranks as saved the states",
+        )
         unfinished.append(rank_segments_of(stage, token))
         tokens.append((stage, token))
     rank_segments = deal(unfinished, ranks)[rank]
@@ -409,15 +413,20 @@ def _with_largest_counts(stage: Stage, token: Token, old: list[tuple[Stage, Toke
     return (below, max((at[1] for _, at in old), default=0)) if _is_limit(stage) else (below, *token[1:])
 
 
-def _check_whole(stage: Stage, token: Token) -> None:
-    """Raise a StateError for a state within an unbatched batch, or within a window of batches."""
+def check_whole(stage: Stage, token: Token, refusal: str) -> None:
+    """Raise a StateError for a state at which a step above the outermost batch holds batches open.
+
+    Args:
+        stage: the top stage.
+        token: the state's.
+        refusal: the part of the message that says what is impossible with these batches, and the remedy.
+    """
     while isinstance(stage, StepStage) and not isinstance(stage, BatchStage):
         holds = not isinstance(stage, SameTokenStage) and token[1:] != stage.start()[1:]
         if holds and not _is_limit(stage):
             raise StateError(
-                "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window "
-                "of batches, which can't be dealt to another number of ranks. Resume on as many ranks as saved the "
-                "states, or save where a batch ends."
+                "the state was saved within a batch that unbatch() or flat_map() takes apart, or within a window of "
+                f"batches, {refusal}, or save where such a batch or window ends."
             )
         token = _token_below(stage, token)
         stage = stage.below
