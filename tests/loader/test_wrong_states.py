@@ -121,6 +121,13 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
         ps.Loader(dataset).load_state_dict(states[0])
     with pytest.raises(ps.errors.StateError, match=r"missing: rank \[1\]"):
         ps.Loader(dataset).load_state_dict([states[0], states[0]])
+    other = {**states[0], "step": 2}
+    with pytest.raises(ps.errors.StateError, match=r"two states of rank 0 that differ"):
+        ps.Loader(dataset).load_state_dict([states[0], states[1], other])
+    alone, repeated = ps.Loader(dataset), ps.Loader(dataset)
+    alone.load_state_dict(states)
+    repeated.load_state_dict([states[0], states[1], states[0]])
+    assert repeated.state_dict() == alone.state_dict()
     with pytest.raises(ps.errors.StateError, match=r"states of one run are needed; these are of \[1, 2\] ranks"):
         ps.Loader(dataset, shard=ps.Shard(0, 4, uneven=True)).load_state_dict([states[0], after(dataset, 2)])
     with pytest.raises(ps.errors.StateError, match=r"saved by an indexable dataset, or one with other steps"):

@@ -693,15 +693,12 @@ class StreamingProgress:
             self._check(where, own.epoch)
             self._check_batches(where, own)
             return _StepStart(own.step, own.epoch, where, 0)
-        _need_all_ranks(states)
+        states = _one_of_each_rank(states)
         for state in states:
             self._check(Where(self._rank_segments_of(state), state.cursor), state.epoch)
         epoch, rank_segments, token = dealt_rank_segments(
             self._node,
-            [
-                (state.epoch, self._rank_segments_of(state), state.cursor)
-                for state in sorted(states, key=lambda s: s.rank)
-            ],
+            [(state.epoch, self._rank_segments_of(state), state.cursor) for state in states],
             rank,
             count,
         )
@@ -736,14 +733,26 @@ def _remember(starts: OrderedDict[int, _StepStart], start: _StepStart) -> None:
         starts.popitem(last=False)
 
 
-def _need_all_ranks(states: Sequence[LoaderState]) -> None:
+def _one_of_each_rank(states: Sequence[LoaderState]) -> list[LoaderState]:
+    """Return the states in the order of their ranks; of equal ones, which several processes may have saved, one.
+
+    Raises:
+        StateError: they aren't the states of all ranks of one run.
+    """
     ranks = states[0].shape.ranks
     if any(state.shape.ranks != ranks for state in states):
         raise StateError(f"states of one run are needed; these are of {sorted({s.shape.ranks for s in states})} ranks")
-    given = {state.rank for state in states}
-    missing = [rank for rank in range(min(ranks, len(states) + 8)) if rank not in given]
-    if missing or len(states) != ranks:
+    given: dict[int, LoaderState] = {}
+    for state in states:
+        if given.setdefault(state.rank, state) != state:
+            raise StateError(
+                f"the list has two states of rank {state.rank} that differ, so elements would be repeated or lost. "
+                "Give load_state_dict the last state of each old rank."
+            )
+    missing = [rank for rank in range(min(ranks, len(given) + 8)) if rank not in given]
+    if missing:
         raise StateError(
             f"a dataset that is read in order resumes on another number of ranks from the states of all {ranks} old "
             f"ranks; missing: rank {missing}. Give load_state_dict the list of all of them."
         )
+    return [given[rank] for rank in range(ranks)]
