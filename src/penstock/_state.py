@@ -1,6 +1,6 @@
 """A loader's state: the dataset and the progress in it; a JSON value without data, the same for any number of workers.
 
-    {"penstock": 1,                                   the version of the format
+    {"penstock": 1,                                   the version of the format: 2 with "ahead" or "legs", else 1
      "fingerprint": {"source": …, "order": …, "functions": …,
                      "details": {"order": …}},        for some parts, a further digest
      "numpy": "2.4.6",                                random distributions depend on it
@@ -26,6 +26,8 @@ from penstock._frozen import frozen
 from penstock.errors import StateError
 
 VERSION: Final = 1
+VERSION_WITH_MORE: Final = 2
+"""Of states with an entry that a new loader's state doesn't have."""
 MAX_EPOCHS: Final = 1 << 31
 MAX_SEGMENTS: Final = 8  # older ones are dropped, so that the state of an indexable dataset stays below a kilobyte
 _LARGEST: Final = 1 << 62
@@ -81,8 +83,9 @@ class LoaderState:
 
     def to_json(self) -> State:
         """Return the state as fresh plain values."""
+        has_more = self.ahead is not None or self.rank_segments is not None
         state: State = {
-            "penstock": VERSION,
+            "penstock": VERSION_WITH_MORE if has_more else VERSION,
             "fingerprint": {
                 **self.fingerprint,
                 **({"details": dict(self.details)} if self.details else {}),
@@ -114,8 +117,17 @@ def from_json(state: object) -> LoaderState:
     fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
     if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")
-    if type(fields["penstock"]) is not int or fields["penstock"] != VERSION:
-        raise StateError(f"this version reads states of version {VERSION}; got version {_short(fields['penstock'])}")
+    version = fields["penstock"]
+    if type(version) is not int or version not in {VERSION, VERSION_WITH_MORE}:
+        raise StateError(
+            f"this version reads states of versions {VERSION} and {VERSION_WITH_MORE}; got version {_short(version)}"
+        )
+    if version == VERSION_WITH_MORE and fields.get("ahead") is None and fields.get("legs") is None:
+        raise StateError(
+            "this state was saved with the key 'ahead' or 'legs', and now has neither, so batches would repeat. "
+            "torch.distributed.checkpoint reads only the keys that the state of a new loader has. Save "
+            "json.dumps(loader.state_dict()), which is one value; from this checkpoint, load the lost keys, too."
+        )
     try:
         return _parse(fields)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -77,7 +77,7 @@ def test_states_are_found_in_a_checkpoint(tmp_path: Path, capsys: Output) -> Non
         (b"[" * 100_000, "begins as JSON and is none"),
         (b"", "state.json is neither JSON nor a checkpoint"),
         (b"\x80\x02 no pickle", "state.json is neither JSON nor a checkpoint of tensors and plain values"),
-        (b'{"penstock": 99, "fingerprint": {}}', "states of version 1; got version 99"),
+        (b'{"penstock": 99, "fingerprint": {}}', "states of versions 1 and 2; got version 99"),
         (None, "can't be read: No such file"),
     ],
 )

@@ -114,6 +114,27 @@ def test_torchtitan_continues_on_other_ranks(tmp_path: Path, monkeypatch: pytest
     assert json.loads(second[0].state_dict()["loader"]) == json.loads(second[2].state_dict()["loader"])
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_checkpoint_loses_no_part_of_a_state(tmp_path: Path) -> None:
+    """States in order are saved as text, a key for each rank; a loader that is saved itself is an error, not a loss."""
+    dataset = ps.range(40).filter(bool).batch(4)
+    ranks = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
+    seen = [next(iter(rank)) for rank in ranks]
+    texts = {f"loader {rank}": json.dumps(loader.state_dict()) for rank, loader in enumerate(ranks)}
+    checkpoint.save(texts, checkpoint_id=tmp_path / "texts")
+    found = dict.fromkeys(texts, "")
+    checkpoint.load(found, checkpoint_id=tmp_path / "texts")
+    alone = ps.Loader(dataset)
+    alone.load_state_dict([*found.values()])
+    checkpoint.save({"loader": alone}, checkpoint_id=tmp_path / "loader")
+    with pytest.raises(ps.errors.StateError, match=r"saved with the key 'ahead' or 'legs', and now has neither"):
+        checkpoint.load({"loader": ps.Loader(dataset)}, checkpoint_id=tmp_path / "loader")
+    whole = {"loader": {**ps.Loader(dataset).state_dict(), "legs": None}}
+    checkpoint.load(whole, checkpoint_id=tmp_path / "loader")
+    assert whole["loader"] == alone.state_dict()
+    assert sorted(np.concatenate([*seen, *alone]).tolist()) == list(range(1, 40))
+
+
 def test_levanter_gets_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Levanter's requests for positions return the dataset's elements, and its length."""
     defined = namespace("levanter.data", "Levanter", AsyncDataset, monkeypatch)
