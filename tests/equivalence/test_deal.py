@@ -4,6 +4,7 @@ import itertools
 from collections import Counter as Multiset
 from typing import Any
 
+import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
@@ -12,6 +13,26 @@ from tests.equivalence.definition import digest, rank_of
 from tests.equivalence.joins import Counter, in_order
 
 SIZE = 12
+
+
+def by_three(number: int) -> int:
+    """Return the size by which buckets divide numbers."""
+    return number % 3
+
+
+def mixture() -> ps.Dataset:
+    """Return a mixture that ends with its second part, while the window of the first one has elements."""
+    return ps.mix({"web": ps.range(14).window_shuffle(4), "code": ps.range(100, 105).map(int)})
+
+
+ENDED: dict[str, ps.Dataset] = {  # in each, the last window is short, since the steps below leave elements out
+    "mixture": mixture().window_shuffle(4),
+    "mixture in batches": mixture().batch(4).unbatch(),
+    "mixture in a part": ps.interleave([mixture().window_shuffle(4), ps.range(200, 206).filter(bool)]),
+    "mixture that is one of two": ps.concatenate([mixture(), ps.range(200, 206).filter(bool)]).window_shuffle(4),
+    "mixture in a fold of parts": ps.interleave([mixture().batch(4).unbatch(), ps.range(200, 209)]).window_shuffle(4),
+    "bucket": ps.range(17).filter(bool).bucket(by_three, [1, 2], rows=3, remainder="drop").window_shuffle(4).unbatch(),
+}
 
 
 def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
@@ -103,3 +124,31 @@ def test_a_deal_loses_no_element_that_waits_in_a_bucket() -> None:
     after = [row for batch in dealt for row in batch.tolist()]
     delivered = Multiset([*itertools.chain.from_iterable(before), *after])
     assert [delivered[number] for number in range(1, min(map(max, before)))] == [1] * (min(map(max, before)) - 1)
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_short_window_is_continued_after_a_deal(name: str) -> None:
+    """A deal after each step repeats no element, and loses none of a window that is short, since the steps below ended.
+
+    After a deal these steps have more elements: those that they held open and would have left out.
+    """
+    batches = ENDED[name].batch(2, merge=list)
+    for steps in range(len(list(batches)) + 1):
+        loader, again = ps.Loader(batches), ps.Loader(batches)
+        seen: list[int] = list(itertools.chain.from_iterable(itertools.islice(loader, steps)))
+        again.load_state_dict(loader.state_dict())
+        rest = list(itertools.chain.from_iterable(again))
+        dealt = [ps.Loader(batches, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]
+        for rank in dealt:
+            rank.load_state_dict(loader.state_dict())
+        for count in (1, 2):
+            for rank in dealt:
+                seen += itertools.chain(*(itertools.islice(rank, 1) if not rank.epoch else ()))
+            states = [rank.state_dict() for rank in dealt]
+            dealt = [ps.Loader(batches, shard=ps.Shard(rank, count, uneven=True)) for rank in range(count)]
+            for rank in dealt:
+                rank.load_state_dict(states)
+        for rank in dealt:
+            seen += itertools.chain(*(rank if not rank.epoch else ()))
+        assert len(seen) == len(set(seen)), steps
+        assert len(rest) >= 4 or set(rest) <= set(seen), steps

@@ -50,6 +50,11 @@ class Combining(CombineFacts):
         parts = [f"{name} {length}" for name, length in zip(names, lengths, strict=True)]
         return ["until the last part ends", listed(parts)]
 
+    @property
+    def starts_are_afters(self) -> bool:
+        """Whether each element's start is the `after` of the one before, however the parts' tokens are."""
+        return True
+
     @abstractmethod
     def in_order(self, names: tuple[str, ...], parts: list[Iterator[LocatedElement]]) -> Iterator[LocatedElement]:
         """Yield the elements, each with its location, given those of the parts: the definition."""

@@ -29,6 +29,10 @@ class Concatenate(Combining):
     def is_endless(self, parts: Iterable[bool]) -> bool:
         return any(parts)
 
+    @property
+    def starts_are_afters(self) -> bool:
+        return False
+
     def order_text(self, seed: int, seen: int | None) -> str:
         del seen
         return f"chain {seed}" if self.rule is None else f"mix {seed} {self.rule!r}"

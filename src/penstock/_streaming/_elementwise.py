@@ -210,7 +210,11 @@ class RowsStage:
             self.below.check(more[1])
 
     def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
-        return self.below.progress(token[2] if token[1] else token[0])
+        return self.below.progress(self.read_to(token))
+
+    def read_to(self, token: Token) -> Token:
+        """Return the parent's token behind the last element that was read."""
+        return token[2] if token[1] else token[0]
 
     def is_exhausted(self, token: Token, /) -> bool:
         return token[1] == 0 and self.below.is_exhausted(token[0])

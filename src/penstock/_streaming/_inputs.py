@@ -12,7 +12,8 @@ and repeat none, and the old ranks are in the midst of folds: half an unbatched 
 can't be divided by positions.
 
 So each old rank that holds elements open becomes a *segment* of some new rank. It has the old rank's token, and its
-input ranges, cut off where the old rank had read to, so it yields what was held open and ends. The unread positions
+input ranges, cut off where the old rank had read to, so it yields what was held open and ends. Steps that would leave
+out held elements keep them there, which the stages of `_held` hide from the steps above. The unread positions
 of all old ranks are dealt to the new ranks in turn, as the last segment of each (`deal`). Both are arithmetic on
 tokens; nothing is read. In a state the segments are the entry "legs"; messages call one "a rank's part".
 
@@ -296,6 +297,9 @@ class RankSegment(NamedTuple):
 
     input_ranges: tuple[InputRange, ...]
     token: Token = None
+    held_at: Token = None
+    """The token of the old rank whose segment this is, if a step below has other elements in it than that rank had; so
+    the stages depend on it. None also in states of earlier versions."""
 
 
 @frozen
@@ -348,7 +352,9 @@ def _numbered(number: int, token: Token) -> Token:
     return (number, token)
 
 
-def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> list[tuple[RankSegment, ...]]:
+def deal(
+    unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int, *, keeps_held: bool
+) -> list[tuple[RankSegment, ...]]:
     """Return each new rank's segments, given the tokens of all old ranks.
 
     For each segment that an old rank has not ended, its token says how far each input was read (`Stage.progress`), and
@@ -358,6 +364,7 @@ def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> l
     Args:
         unfinished: the segments and the token of each old rank.
         ranks: the number of new ranks.
+        keeps_held: whether a step has other elements in an old rank's segment than that rank had.
     """
     open_rank_segments: list[RankSegment] = []
     left: list[list[Span]] = []
@@ -376,7 +383,8 @@ def deal(unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int) -> l
                 left[index] += rest
                 snapshots[index].append(progress.snapshot)
             if token is not None:
-                held = RankSegment(tuple(read), token)
+                is_first = rank_segment.token is None and keeps_held
+                held = RankSegment(tuple(read), token, token if is_first else rank_segment.held_at)
                 if not stage.open_rank_segment(held).is_exhausted(token):
                     open_rank_segments.append(held)
     dealt = [[_dealt(_joined(spans), rank, ranks) for spans in left] for rank in range(ranks)]

@@ -44,6 +44,7 @@ from penstock._streaming._collate import Collate, collate_of
 from penstock._streaming._combine import CombineStage, combining_of
 from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
 from penstock._streaming._fold import FoldStage, folding_of
+from penstock._streaming._held import LeftStage, UntilStage
 from penstock._streaming._inputs import (
     BlockInput,
     InputRange,
@@ -213,6 +214,29 @@ def _steps_above(node: Node, batch: Gather[Batch]) -> list[Step]:
     return steps[::-1]
 
 
+class _Lowest(NamedTuple):
+    """A node below others that is opened already."""
+
+    node: Node
+    opened: _Opened
+
+
+class _Inputs(NamedTuple):
+    """The arguments of the inputs below a node.
+
+    Attributes:
+        ranges: those of all inputs of the segment.
+        first: the number of the node's first input.
+        share: the maximal number of elements of a chunk.
+        keeps_all: whether all steps keep what an old rank held open.
+    """
+
+    ranges: tuple[InputRange, ...]
+    first: int
+    share: int
+    keeps_all: bool
+
+
 @frozen
 class _Opener:
     """Opens nodes.
@@ -231,47 +255,90 @@ class _Opener:
         """Return a node's stage over one segment."""
         share = max(INPUT_ELEMENTS // max(len(rank_segment.input_ranges), 1), 1)
         batched = self.outermost.value.size // self.opening.ranks if isinstance(self.outermost, Gather) else 0
-        return self._open(node, rank_segment, 0, share, batched).stage
+        held_at = rank_segment.held_at
+        inputs = _Inputs(rank_segment.input_ranges, 0, share, rank_segment.token is not None and held_at is None)
+        return self._held(node, inputs, held_at, batched, starts_there=True).stage
 
-    def _open(self, node: Node, rank_segment: RankSegment, first: int, share: int, batched: int = 0) -> _Opened:
-        """Return a node's stage; its inputs are numbered from `first` on, and a batch above has `batched` rows."""
-        opening = self.opening
+    def _open(self, node: Node, inputs: _Inputs, batched: int = 0, lowest: _Lowest | None = None) -> _Opened:
+        """Return a node's stage.
+
+        Args:
+            node: the node.
+            inputs: what its inputs read.
+            batched: the number of rows of a batch directly above; 0 if there is none.
+            lowest: a node that is opened already.
+        """
+        opening, first = self.opening, inputs.first
+        if lowest is not None and node is lowest.node:
+            return lowest.opened
         if isinstance(node, Stream):
-            return _Opened(
-                StreamStage(first, node, opening.epoch, rank_segment.input_ranges[first]), {first: InputRef(node, "")}
-            )
+            return _Opened(StreamStage(first, node, opening.epoch, inputs.ranges[first]), {first: InputRef(node, "")})
         if is_block_input(node):
             block_input = BlockInput(
-                first, node, opening.epoch, rank_segment.input_ranges[first], opening.read, opening.context, share
+                first, node, opening.epoch, inputs.ranges[first], opening.read, opening.context, inputs.share
             )
             return _Opened(block_input, {first: InputRef(node, "")})
         if isinstance(node, Combine):
-            return self._combine(node, rank_segment, first, share)
+            return self._combine(node, inputs)
         rows = node.value.size if is_batch(node) else 0
-        below = self._open(parents_of(node)[0], rank_segment, first, share, rows)
+        below = self._open(parents_of(node)[0], inputs, rows, lowest)
         if opening.leaves_out(node):
             return below
-        return _Opened(self.step(node, below, batched, of_old_rank=rank_segment.token is not None), below.inputs)
+        return _Opened(self.step(node, below, batched, keeps_all=inputs.keeps_all), below.inputs)
 
-    def _combine(self, node: Combine, rank_segment: RankSegment, first: int, share: int) -> _Opened:
+    def _combine(self, node: Combine, inputs: _Inputs, held_at: Token = None) -> _Opened:
         stages: list[Stage] = []
-        inputs: dict[int, InputRef] = {}
-        for name, part in zip(node.names, node.parts, strict=True):
-            opened = self._open(part, rank_segment, first + len(inputs), share)
+        refs: dict[int, InputRef] = {}
+        tokens = (None,) * len(node.parts) if held_at is None else combining_of(node).tokens(held_at)
+        for name, part, token in zip(node.names, node.parts, tokens, strict=True):
+            opened = self._held(part, inputs._replace(first=inputs.first + len(refs)), token)
             stages.append(opened.stage)
-            inputs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
+            refs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
         value = combining_of(node)
-        value = value.keeping_all() if rank_segment.token is not None else value
-        return _Opened(CombineStage(value, node.names, tuple(stages)), inputs)
+        value = value if held_at is None and not inputs.keeps_all else value.keeping_all()
+        return _Opened(CombineStage(value, node.names, tuple(stages)), refs)
 
-    def step(self, node: Node, below: _Opened, batched: int = 0, *, of_old_rank: bool = False) -> Stage:
+    def _held(
+        self, node: Node, inputs: _Inputs, held_at: Token, batched: int = 0, *, starts_there: bool = False
+    ) -> _Opened:
+        """Return the stage of the elements that a node and those below it held open at an old rank's token.
+
+        Args:
+            node: the node.
+            inputs: what its inputs read.
+            held_at: the token; None where all is read as that rank reads it.
+            batched: the number of rows of a batch directly above; 0 if there is none.
+            starts_there: whether no element before the token is needed. A fold above computes some of those again.
+        """
+        ends = None if held_at is None else _keeping_step(node)
+        as_read = self._open(node, inputs, batched)
+        if ends is None:
+            return as_read
+        following, until = _after_held(node, as_read.stage, held_at, ends)
+        left = self._open(node, inputs, batched, _Lowest(ends, self._keeping(ends, inputs, until)))
+        if starts_there and following == held_at:
+            return left
+        lowest = self._open(ends, inputs)
+        may_be_start = isinstance(ends, Combine) and not combining_of(ends).starts_are_afters
+        lowest = lowest._replace(stage=UntilStage(lowest.stage, until, may_be_start))
+        held = self._open(node, inputs, batched, _Lowest(ends, lowest))
+        return left._replace(stage=LeftStage(held.stage, left.stage, following))
+
+    def _keeping(self, node: Fold | Combine, inputs: _Inputs, held_at: Token) -> _Opened:
+        """Return the stage of a step that keeps what it held open at an old rank's token."""
+        if isinstance(node, Combine):
+            return self._combine(node, inputs, held_at)
+        below = self._held(node.parent, inputs, folding_of(node).read_to(held_at))
+        return _Opened(self.step(node, below, keeps_all=True), below.inputs)
+
+    def step(self, node: Node, below: _Opened, batched: int = 0, *, keeps_all: bool = False) -> Stage:
         """Return the stage of a single step over an opened one.
 
         Args:
             node: the step.
             below: the opened step below.
             batched: the number of rows of a batch directly above; 0 if there is none.
-            of_old_rank: whether the stage continues an old rank's segment.
+            keeps_all: whether the stage must yield each element that an old rank held open.
         """
         stage, inputs = below
         match node:
@@ -286,7 +353,7 @@ class _Opener:
             case Fold():
                 value = folding_of(node)
                 value = value.of_rank(self.opening.ranks) if node is self.outermost else value
-                value = value.keeping_all() if of_old_rank else value
+                value = value.keeping_all() if keeps_all else value
                 return FoldStage(value, stage, inputs, batched, must_fill=node is self.even_limit)
             case _:
                 raise InternalError(f"{type(node).__name__} has no stage")
@@ -397,9 +464,49 @@ def dealt_rank_segments(
         )
         unfinished.append(rank_segments_of(stage, token))
         tokens.append((stage, token))
-    rank_segments = deal(unfinished, ranks)[rank]
+    rank_segments = deal(unfinished, ranks, keeps_held=_keeping_step(rank_segments_top(node)) is not None)[rank]
     stage = open_stages(node, rank_segments, Opening(epoch, ranks, read_inline, Context()))
     return epoch, rank_segments, _with_largest_counts(stage, stage.start(), tokens)
+
+
+def _keeping_step(node: Node) -> Fold | Combine | None:
+    """Return the highest step whose elements are others in an old rank's segment than that rank had; None if none is.
+
+    That is a step that keeps what was held open, or a step of several datasets with such a step in a part.
+    """
+    while not isinstance(node, Stream) and not is_block_input(node):
+        if isinstance(node, Combine):
+            return node if any(map(_keeps_held, walk(node))) else None
+        if isinstance(node, Fold) and _keeps_held(node):
+            return node
+        (node,) = parents_of(node)
+    return None
+
+
+def _keeps_held(step: Node) -> bool:
+    if isinstance(step, Fold):
+        return folding_of(step).keeping_all() != folding_of(step)
+    if isinstance(step, Combine) and not is_block_input(step):
+        return combining_of(step).keeping_all() != combining_of(step)
+    return False
+
+
+def _after_held(node: Node, stage: Stage, token: Token, lowest: Node) -> tuple[Token, Token]:
+    """Return the token after the elements that steps above `lowest` hold open, and its part for `lowest`."""
+    if node is lowest:
+        return token, token
+    if not isinstance(stage, StepStage):
+        raise InternalError("a step with one parent is a stage with one stage below")
+    (parent,) = parents_of(node)
+    if isinstance(stage, SameTokenStage):
+        return _after_held(parent, stage.below, token, lowest)
+    if isinstance(stage, FoldStage):
+        following, until = _after_held(parent, stage.below, stage.value.read_to(token), lowest)
+        return stage.value.start(following), until
+    if isinstance(stage, RowsStage):
+        following, until = _after_held(parent, stage.below, stage.read_to(token), lowest)
+        return (following, 0), until
+    raise InternalError("other steps have the tokens of the steps below")
 
 
 def _with_largest_counts(stage: Stage, token: Token, old: list[tuple[Stage, Token]]) -> Token:
@@ -460,13 +567,14 @@ def rank_segments_to_json(rank_segments: tuple[RankSegment, ...]) -> Token:
         (
             tuple((tuple(map(tuple, spans)), snapshot) for spans, snapshot in rank_segment.input_ranges),
             rank_segment.token,
+            *(() if rank_segment.held_at is None else (rank_segment.held_at,)),
         )
         for rank_segment in rank_segments
     )
 
 
 def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]:
-    """Return the segments from the result of `rank_segments_to_json`. Their tokens are not checked.
+    """Return the segments from the result of `rank_segments_to_json`. The tokens at which they start aren't checked.
 
     Raises:
         StateError: this dataset can't have such segments.
@@ -474,11 +582,13 @@ def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]
     inputs = inputs_of(node)
     rank_segments: list[RankSegment] = []
     for rank_segment in _listed(value, "a state after a change of ranks has parts that a rank reads"):
-        input_ranges, token = parts_of(rank_segment, 2, of="a rank's part")
+        input_ranges, token, *held_at = parts_of(rank_segment, 2, 3, of="a rank's part")
         parts = parts_of(input_ranges, len(inputs), of="a rank's part")
-        rank_segments.append(
-            RankSegment(tuple(_input_range(part, each) for part, each in zip(parts, inputs, strict=True)), token)
-        )
+        ranges = tuple(_input_range(part, each) for part, each in zip(parts, inputs, strict=True))
+        if held_at:
+            opener = _Opener(Opening(0, 1, read_inline, Context()), None, None)
+            opener.open_rank_segment(rank_segments_top(node), RankSegment(ranges)).check(held_at[0])
+        rank_segments.append(RankSegment(ranges, token, *held_at))
     if not rank_segments:
         refuse(value, "a state after a change of ranks has parts that a rank reads")
     return tuple(rank_segments)

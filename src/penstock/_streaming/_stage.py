@@ -444,7 +444,7 @@ def check_held(found: Token, saved: Token, what: str) -> None:
         raise StateError(
             f"the state was saved within {what}, which has other elements in this dataset, so some would be lost and "
             "others repeated. Change a mixture's weights only at positions that no rank has read yet, open windows and "
-            "sequences included; or load the state into the dataset that it was saved from."
+            "sequences included; or load the state into the dataset that it was saved from, on as many ranks."
         )
 
 
