@@ -76,6 +76,9 @@ void bind_step_times(nb::module_& module) {
             "resume", [](BoundStepTimes& self) { self.resume(); },
             "Begin a step of the same block; the time since the last call is no step's.")
         .def(
+            "begin", [](BoundStepTimes& self, nb::handle step) { self.begin(identity_of(step)); }, "step"_a.none(),
+            "Begin a step that is no part of a block.")
+        .def(
             "lap",
             [](BoundStepTimes& self, nb::handle step, std::int64_t elements, std::int64_t weight) {
                 self.lap(identity_of(step), elements, weight);
@@ -84,14 +87,14 @@ void bind_step_times(nb::module_& module) {
             "End a step: the time since the last call is the step's. It stands for `weight` such calls.")
         .def(
             "begin_around", [](const BoundStepTimes& self) { return self.begin_around(); },
-            "Begin a time in which blocks of other steps may be computed; return a mark for `end_around`.")
+            "Begin a time in which other steps may be computed; return a mark for `end_around`.")
         .def(
             "end_around",
-            [](BoundStepTimes& self, nb::handle step, StepTimes::Mark mark, std::int64_t elements) {
+            [](BoundStepTimes& self, nb::handle step, double mark, std::int64_t elements) {
                 return self.end_around(identity_of(step), mark, elements);
             },
             "step"_a.none(), "mark"_a, "elements"_a,
-            "End that time, and return its seconds; what no other step has taken of it is the step's.")
+            "End that time; what no other step has taken of it is the step's. Return these seconds.")
         .def(
             "leave_out", [](BoundStepTimes& self, double seconds) { self.leave_out(seconds); }, "seconds"_a,
             "Leave a wait for other threads out of a time that `begin_around` began.")

@@ -10,7 +10,7 @@ namespace penstock {
 
 namespace {
 
-constexpr double cpu_each_seconds = 0.05;  // one block in so much time is measured in processor time
+constexpr double cpu_each_seconds = 0.05;  // one block in so much time, and of steps that are no part of one, of each
 
 double seconds_of(clockid_t clock) {
     timespec time{};
@@ -42,7 +42,8 @@ StepTimes::StepTimes(std::span<double> words, const Numbers& numbers, std::size_
     : words_(words),
       step_words_(step_words),
       other_(whole_words + step_words * steps),
-      first_lap_(other_ + step_words) {
+      first_lap_(other_ + step_words),
+      next_cpu_of_(steps + 1) {
     if (step_words < least_step_words || words.size() < first_lap_ + lap_words * kept_laps) {
         throw std::invalid_argument("the times need more words");
     }
@@ -52,14 +53,21 @@ StepTimes::StepTimes(std::span<double> words, const Numbers& numbers, std::size_
 
 void StepTimes::start(std::int64_t rows) {
     words_[rows_word] += static_cast<double>(rows);
-    mark_ = now();
-    takes_cpu_ = mark_ > next_cpu_;
-    if (takes_cpu_) {
-        next_cpu_ = mark_ + cpu_each_seconds;
-        cpu_ = cpu_now();
-        mark_ = now();
-    }
+    begin_taking_cpu(next_cpu_);
     is_outermost_ = true;
+}
+
+void StepTimes::begin(std::uintptr_t step) {
+    begin_taking_cpu(next_cpu_of_[(place_of(step) - whole_words) / step_words_]);
+}
+
+void StepTimes::begin_taking_cpu(double& next_cpu) {
+    mark_ = now();
+    takes_cpu_ = mark_ > next_cpu;
+    if (!takes_cpu_) return;
+    next_cpu = mark_ + cpu_each_seconds;
+    cpu_ = cpu_now();
+    mark_ = now();
 }
 
 void StepTimes::resume() {
@@ -121,12 +129,12 @@ std::size_t StepTimes::add(std::uintptr_t step, double seconds, std::int64_t ele
     return at;
 }
 
-StepTimes::Mark StepTimes::begin_around() const { return {now(), total_}; }
+double StepTimes::begin_around() const { return now() - total_; }
 
-double StepTimes::end_around(std::uintptr_t step, Mark mark, std::int64_t elements) {
-    const double whole = now() - mark.first;
-    add(step, std::max(whole - (total_ - mark.second), 0.0), elements, 1);
-    return whole;
+double StepTimes::end_around(std::uintptr_t step, double mark, std::int64_t elements) {
+    const double seconds = std::max(begin_around() - mark, 0.0);
+    add(step, seconds, elements, 1);
+    return seconds;
 }
 
 std::optional<StepTimes::Mark> StepTimes::enter() {

@@ -11,6 +11,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace penstock {
 
@@ -59,15 +60,18 @@ class StepTimes {
     // Begins a step of the same block; the time since the last call is no step's.
     void resume();
 
+    // Begins a step that is no part of a block.
+    void begin(std::uintptr_t step);
+
     // Ends a step: the time since the last call is the step's. It stands for `weight` such calls, of which the others
     // were not measured.
     void lap(std::uintptr_t step, std::int64_t elements, std::int64_t weight);
 
-    // Begins a time in which blocks of other steps may be computed; returns a mark for `end_around`.
-    Mark begin_around() const;
+    // Begins a time in which other steps may be computed; returns a mark for `end_around`.
+    double begin_around() const;
 
-    // Ends that time, and returns its seconds; the step's is what no other step has taken of it.
-    double end_around(std::uintptr_t step, Mark mark, std::int64_t elements);
+    // Ends that time. The step's is what no other step has taken of it; returns its seconds.
+    double end_around(std::uintptr_t step, double mark, std::int64_t elements);
 
     // Leaves a wait for other threads out of a time that `begin_around` began.
     void leave_out(double seconds) { total_ += seconds; }
@@ -89,6 +93,7 @@ class StepTimes {
     void leave(const std::optional<Mark>& before);
 
   private:
+    void begin_taking_cpu(double& next_cpu);
     std::size_t place_of(std::uintptr_t step) const;
     std::size_t add(std::uintptr_t step, double seconds, std::int64_t elements, std::int64_t weight);
 
@@ -99,8 +104,9 @@ class StepTimes {
     std::size_t first_lap_;
     std::size_t laps_;
     double mark_ = 0, cpu_ = 0, next_cpu_ = 0;
-    double total_ = 0;           // recorded seconds
-    bool is_outermost_ = false;  // whether the next call of `enter` is for the block that `start` began
+    std::vector<double> next_cpu_of_;  // of each step, where it is no part of a block
+    double total_ = 0;                 // recorded seconds
+    bool is_outermost_ = false;        // whether the next call of `enter` is for the block that `start` began
     bool takes_cpu_ = false;
 };
 

@@ -76,10 +76,19 @@ int main() {
     times.lap(20, 0, 1);
     check(of(1, seconds_word) - seconds >= before->first, "the step's time continues after its parent's block");
 
-    const auto mark = times.begin_around();
+    const double mark = times.begin_around();
     spend();
+    const double inner = times.begin_around(), of_first = of(0, seconds_word),
+                 cpu_of_first = of(0, cpu_of_seconds_word);
+    times.begin(10);
+    spend();
+    times.lap(10, 1, 1);
+    check(of(0, seconds_word) > of_first + noted_seconds, "a step that is no part of a block has a time");
+    check(of(0, cpu_of_seconds_word) > cpu_of_first, "the first one is measured in processor time, too");
     times.leave_out(1000);
-    check(times.end_around(20, mark, 1) > noted_seconds && of(1, elements_word) == 7, "a time around other steps");
+    check(times.end_around(20, inner, 1) == 0, "a time around other steps is what they leave of it");
+    times.leave_out(-1000);
+    check(times.end_around(20, mark, 1) > noted_seconds && of(1, elements_word) == 8, "so is one around another one");
 
     words[laps_word] = kept_laps + 1;
     StepTimes later(words, {{10, 0}}, 2, step_words);

@@ -792,19 +792,22 @@ class StepTimes:
         Begin a step of the same block; the time since the last call is no step's.
         """
 
+    def begin(self, step: object | None) -> None:
+        """Begin a step that is no part of a block."""
+
     def lap(self, step: object | None, elements: int, weight: int = 1) -> None:
         """
         End a step: the time since the last call is the step's. It stands for `weight` such calls.
         """
 
-    def begin_around(self) -> tuple[float, float]:
+    def begin_around(self) -> float:
         """
-        Begin a time in which blocks of other steps may be computed; return a mark for `end_around`.
+        Begin a time in which other steps may be computed; return a mark for `end_around`.
         """
 
-    def end_around(self, step: object | None, mark: tuple[float, float], elements: int) -> float:
+    def end_around(self, step: object | None, mark: float, elements: int) -> float:
         """
-        End that time, and return its seconds; what no other step has taken of it is the step's.
+        End that time; what no other step has taken of it is the step's. Return these seconds.
         """
 
     def leave_out(self, seconds: float) -> None:

@@ -16,7 +16,9 @@ show threads that compute with the lock, and what that costs the training's own 
 
 A step's time is *exclusive*. Steps of one block run one after the other, so one reading of the clock ends a step and
 begins the next one (`StepTimes.lap`). Where a step evaluates a block of its parent's, `enter` and `leave` take the
-parent's steps out of its time. The last laps above `NOTED_SECONDS` are kept in a ring, for a trace.
+parent's steps out of its time. Of the steps that are read in order, streams and functions have laps that `begin`
+begins, and a fold or a batch has what the others leave of the time around a chunk (`begin_around`). The last laps above
+`NOTED_SECONDS` are kept in a ring, for a trace.
 """
 
 from collections import deque

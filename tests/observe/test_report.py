@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,21 @@ def compute_in_python(element: Any) -> Any:
     for _ in range(300_000):
         pass
     return element
+
+
+def waited() -> Iterator[Any]:
+    """Yield some numbers, each after a while."""
+    return map(wait, range(24))
+
+
+def twice(element: Any) -> list[Any]:
+    """Return the element twice."""
+    return [element, element]
+
+
+def longer(element: Any) -> bool:
+    """Return whether an element is to be kept, which each is, after a while."""
+    return bool(wait([element]))
 
 
 def stack_slowly(rows: list[Any]) -> Any:
@@ -123,6 +138,20 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
         else:
             assert max(report.steps, key=lambda step: step.seconds).name == verdict
         assert max(report.what_if, key=lambda each: each.times).times > 1
+
+
+@in_places("inline", "threads", "isolated")
+def test_each_step_that_is_read_in_order_has_its_own_time(place: dict[str, Any]) -> None:
+    """Steps of several kinds are slow, and each has its share, wherever the one thread is that runs them all."""
+    stream = ps.stream(waited).map(wait).flat_map(twice).filter(longer, name="filter")
+    with ps.Loader(stream.window_shuffle(8).batch(BATCH, merge=stack_slowly).limit(3), **place) as loader:
+        assert len(list(loader)) == 3
+        report = loader.report()
+    slow = ["stream", "wait", "filter", "batch"]
+    assert [step.name for step in report.steps if step.name in slow or step.share >= 0.1] == slow, str(report)
+    assert all(step.seconds >= LONG for step in report.steps if step.name in slow), str(report)
+    assert [step.name for step in report.steps if not step.is_in_order] == ["batch"]  # workers can merge rows
+    assert f"one thread runs {report.bottleneck!r} in order" in report.advice
 
 
 def test_rare_slow_records_are_the_bottleneck() -> None:

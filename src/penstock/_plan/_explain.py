@@ -32,7 +32,7 @@ from penstock._graph import (
 from penstock._plan._lower import Ranks, program_of, ranks_of
 from penstock._plan._program import Batches, Streaming
 from penstock._printable import printable
-from penstock._streaming import MAX_INPUTS, Collate, elements
+from penstock._streaming import MAX_INPUTS, elements
 from penstock.batching import Stack
 from penstock.sampling import BlockShuffle
 
@@ -104,26 +104,11 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
 
 
 def _steps(node: Node, program: Batches | Streaming) -> tuple[tuple[str, str, str], ...]:
-    anywhere = _anywhere(node, program)
+    in_order = set(map(id, program.in_order))
     return tuple(
-        (line, "", "") if step is None else (line, reading_text(step), ANY_WORKER if id(step) in anywhere else IN_ORDER)
+        (line, "", "") if step is None else (line, reading_text(step), IN_ORDER if id(step) in in_order else ANY_WORKER)
         for line, step in tree_lines(node)
     )
-
-
-def _anywhere(node: Node, program: Batches | Streaming) -> set[int]:
-    """Return the identities of the steps that any worker may compute."""
-    if program.is_indexed:
-        return {id(step) for step in walk(node)}
-    below = {id(step) for each in program.worker_inputs for step in walk(each)}
-    return below | set(map(id, _above(program.collate)))
-
-
-def _above(collate: Collate | None) -> list[Node]:
-    """Return the steps above the folds that workers compute, innermost first."""
-    if collate is None:
-        return []
-    return [*collate.rows, *([] if collate.merge is None else [collate.merge]), *collate.above]
 
 
 def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
@@ -135,13 +120,12 @@ def _plan_lines(node: Node, program: Batches | Streaming) -> list[str]:
         ]
     streaming = program.streaming
     inputs = streaming.worker_inputs
-    above = ", ".join(map(verb_text, _above(streaming.collate)))
+    above = ", ".join(map(verb_text, () if streaming.collate is None else streaming.collate.steps))
     if not inputs and not above:
         many = f"there are more than {MAX_INPUTS} datasets below"
         why = many if streaming.has_many_inputs else "a stream has no positions"
         return [f"everything is computed in one thread, in order: {why}"]
-    anywhere = _anywhere(node, program)
-    in_order = [verb_text(step) for step in walk(node) if id(step) not in anywhere]
+    in_order = list(map(verb_text, streaming.in_order))
     chains = list(dict.fromkeys(map(chain_text, inputs)))
     return [
         *(f"by any worker, in blocks: {text}" for text in chains[:MAX_PARTS]),

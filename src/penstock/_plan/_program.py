@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NoReturn
 
 from penstock._frozen import frozen
-from penstock._graph import Batch, Combine, Fold, Gather, Map, Node, Read, Reindex, Stream, is_indexable, walk
+from penstock._graph import Batch, Fold, Gather, Map, Node, Read, Reindex, Stream, walk
 from penstock._streaming import MAX_INPUTS, Collate, InputRef, even_limit, input_refs_of, worker_collate
 from penstock.batching import Stack
 from penstock.errors import InternalError
@@ -115,9 +115,9 @@ class Batches:
         return False
 
     @property
-    def in_order(self) -> None:
-        """The outermost step that is read in order: None, since there are none."""
-        return
+    def in_order(self) -> tuple[Node, ...]:
+        """The steps that one thread runs in order: none."""
+        return ()
 
     @property
     def even_limit(self) -> None:
@@ -168,11 +168,11 @@ class Streaming:
         return input_refs_of(self.node)
 
     @cached_property
-    def in_order(self) -> Node:
-        """The outermost step that is read in order. Reports show the time of all such steps together, as its time."""
-        steps = reversed(list(walk(self.node)))
-        in_order = (step for step in steps if isinstance(step, Fold | Stream | Combine) and not is_indexable(step))
-        return next(in_order, self.node)
+    def in_order(self) -> tuple[Node, ...]:
+        """The steps that one thread runs in order: all but the inputs that workers compute, and the steps above."""
+        anywhere = {id(step) for each in self.worker_inputs for step in walk(each)}
+        anywhere |= set(map(id, () if self.collate is None else self.collate.steps))
+        return tuple(step for step in walk(self.node) if id(step) not in anywhere)
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:

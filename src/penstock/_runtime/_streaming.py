@@ -88,13 +88,10 @@ class StageRun:
         self._token: Token = None if step_range.where is None else step_range.where.token  # after the last chunk
         self._chunks: Iterator[Chunk] | None = None
         self._closed = False
-        self._times = context.times
-        self._in_order = plan.program.in_order
 
     def next_chunk(self) -> Chunk | None:
         """Return the next chunk, of at least one element; None at the end. After an error the next call continues."""
         while not self._closed:
-            mark = self._times.begin_around()
             # While this thread runs the generator, no attribute has it, so a thread that closes the run leaves it here.
             chunks, self._chunks = self._chunks, None
             if chunks is None:
@@ -107,7 +104,6 @@ class StageRun:
             if chunk is None:
                 self.close()
                 break
-            self._times.end_around(self._in_order, mark, len(chunk.elements))
             if chunk.elements:
                 self._token = late_token(chunk.afters, len(chunk.elements) - 1)
             self._put_back(chunks)

@@ -55,6 +55,11 @@ class Collate:
     merge: Gather[Batch] | None
     above: tuple[Map, ...]
 
+    @property
+    def steps(self) -> tuple[Node, ...]:
+        """The functions and the batch, innermost first."""
+        return (*self.rows, *(() if self.merge is None else (self.merge,)), *self.above)
+
     def has(self, node: Node) -> bool:
         """Return whether a node is one of the functions of rows or batches."""
         return any(step is node for step in (*self.rows, *self.above))

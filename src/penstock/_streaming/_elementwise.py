@@ -71,7 +71,9 @@ class MapStage(SameTokenStage):
             results: list[Element] = []
             with Caught(Exception) as caught:
                 locations = StreamedLocations(self.inputs, chunk.provenance)
+                self.context.times.begin(self.step)
                 apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
+            self.context.times.lap(self.step, len(results))
             if caught.error is None:
                 yield _without_dropped(chunk, results)
                 continue
@@ -105,6 +107,7 @@ class FilterStage(SameTokenStage):
         for chunk in self.below.run(token):
             locations = StreamedLocations(self.inputs, chunk.provenance)
             kept: list[int] = []
+            self.context.times.begin(self.step)
             for index, element in enumerate(chunk.elements):
                 try:
                     if self.step.predicate(element):
@@ -114,6 +117,7 @@ class FilterStage(SameTokenStage):
                     self.context.filtered(self.step, len(kept), index - len(kept))
                     yield _only(chunk, kept)
                     raise
+            self.context.times.lap(self.step, len(kept))
             self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
             yield _only(chunk, kept)
 
@@ -165,8 +169,11 @@ class RowsStage:
                 began = time.perf_counter()
                 lists: list[list[Element]] = []
                 with Caught(Exception) as caught:
+                    self.context.times.begin(self.step)
                     self._split(lists, parents.elements, parents.provenance)
-                has_room = sum(map(len, lists)) < CHUNK_ELEMENTS and time.perf_counter() - began < CHUNK_SECONDS
+                rows = sum(map(len, lists))
+                self.context.times.lap(self.step, rows)
+                has_room = rows < CHUNK_ELEMENTS and time.perf_counter() - began < CHUNK_SECONDS
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:

@@ -55,7 +55,8 @@ class Limit(Folding):
             if isinstance(chunk.elements[-1] if chunk.elements else None, Rest):  # alone in its chunk
                 yield _with_counts(chunk, count, of_each=0)
                 continue
-            part = chunk.part(0, self.count - count)
+            left = self.count - count
+            part = chunk if len(chunk.elements) <= left else chunk.part(0, left)  # a part takes a microsecond
             yield _with_counts(part, count)
             count += len(part.elements)
             if count >= self.count:

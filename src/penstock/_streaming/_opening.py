@@ -65,6 +65,7 @@ from penstock._streaming._stage import (
     SameTokenStage,
     Stage,
     StepStage,
+    TimedStage,
     Token,
     check_number,
     is_compound,
@@ -168,6 +169,7 @@ def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Ope
         collate = opening.collate
         merges, gives_rest = collate is None or collate.merge is None, collate is not None and bool(collate.rows)
         stage = BatchStage(batch.value, batch.value.size // opening.ranks, stage, merges, gives_rest)
+        stage = opener.timed(stage, batch)
         for step in _steps_above(node, batch):
             if not opening.leaves_out(step):
                 stage = opener.step(step, _Opened(stage, inputs))
@@ -272,7 +274,8 @@ class _Opener:
         if lowest is not None and node is lowest.node:
             return lowest.opened
         if isinstance(node, Stream):
-            return _Opened(StreamStage(first, node, opening.epoch, inputs.ranges[first]), {first: InputRef(node, "")})
+            stage = StreamStage(first, node, opening.epoch, inputs.ranges[first], opening.context.times)
+            return _Opened(stage, {first: InputRef(node, "")})
         if is_block_input(node):
             block_input = BlockInput(
                 first, node, opening.epoch, inputs.ranges[first], opening.read, opening.context, inputs.share
@@ -296,7 +299,7 @@ class _Opener:
             refs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
         value = combining_of(node)
         value = value if held_at is None and not inputs.keeps_all else value.keeping_all()
-        return _Opened(CombineStage(value, node.names, tuple(stages)), refs)
+        return _Opened(self.timed(CombineStage(value, node.names, tuple(stages)), node), refs)
 
     def _held(
         self, node: Node, inputs: _Inputs, held_at: Token, batched: int = 0, *, starts_there: bool = False
@@ -349,14 +352,19 @@ class _Opener:
             case Split():
                 return RowsStage(node, stage, inputs, self.opening.context)
             case Gather(value=Batch() as batch):
-                return BatchStage(batch, batch.size, stage)
+                return self.timed(BatchStage(batch, batch.size, stage), node)
             case Fold():
                 value = folding_of(node)
                 value = value.of_rank(self.opening.ranks) if node is self.outermost else value
                 value = value.keeping_all() if keeps_all else value
-                return FoldStage(value, stage, inputs, batched, must_fill=node is self.even_limit)
+                fold = FoldStage(value, stage, inputs, batched, must_fill=node is self.even_limit)
+                return self.timed(fold, node)
             case _:
                 raise InternalError(f"{type(node).__name__} has no stage")
+
+    def timed(self, stage: Stage, step: Node) -> Stage:
+        """Return a stage whose time is recorded. The stages of functions and streams record theirs themselves."""
+        return TimedStage(stage, step, self.opening.context.times)
 
 
 def _input_refs(node: Node) -> list[InputRef]:
@@ -424,7 +432,7 @@ def token_at(stage: Stage, position: int) -> Token:
             return (0, token_at(stage.stage(0), position))
         case RowsStage():
             return (token_at(stage.below, position), 0)
-        case MapStage() | FilterStage() | BatchStage():
+        case MapStage() | FilterStage() | BatchStage() | TimedStage():
             return token_at(stage.below, position)
         case _:
             raise InternalError("above other stages no position is known")
@@ -495,6 +503,7 @@ def _after_held(node: Node, stage: Stage, token: Token, lowest: Node) -> tuple[T
     """Return the token after the elements that steps above `lowest` hold open, and its part for `lowest`."""
     if node is lowest:
         return token, token
+    stage = stage.below if isinstance(stage, TimedStage) else stage
     if not isinstance(stage, StepStage):
         raise InternalError("a step with one parent is a stage with one stage below")
     (parent,) = parents_of(node)

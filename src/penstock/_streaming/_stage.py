@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._caught import Caught
+from penstock._frozen import frozen
 from penstock._graph import (
     Element,
     Integers,
@@ -46,6 +47,7 @@ from penstock._graph import (
     locate,
     salt_of,
 )
+from penstock._readings import StepTimes
 from penstock._streaming._policy import MAX_APART
 from penstock.errors import InternalError, StateError
 
@@ -360,6 +362,26 @@ class SameTokenStage:
 
     def is_exhausted(self, token: Token, /) -> bool:
         return self.below.is_exhausted(token)
+
+
+@frozen
+class TimedStage(SameTokenStage):
+    """A stage whose time is recorded as its step's, without that of the steps below."""
+
+    below: Stage
+    step: Node
+    times: StepTimes
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        mark = self.times.begin_around()
+        for chunk in self.below.run(token):
+            self.times.end_around(self.step, mark, len(chunk.elements))
+            yield chunk
+            del chunk  # so that its memory can become the next one's
+            mark = self.times.begin_around()
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return self.below.reproduce(tokens)
 
 
 def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:

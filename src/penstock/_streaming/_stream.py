@@ -21,6 +21,7 @@ import numpy as np
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
+from penstock._readings import StepTimes
 from penstock._signatures import name_of
 from penstock._streaming._inputs import InputRange
 from penstock._streaming._policy import CHUNK_SECONDS, MAX_STREAM_ELEMENTS, SKIPPED_ELEMENTS, SNAPSHOT_EVERY
@@ -56,6 +57,7 @@ class StreamStage:
     step: Stream
     epoch: int
     input_range: InputRange
+    times: StepTimes
 
     def start(self) -> Token:
         return (0, self.input_range.snapshot)
@@ -70,6 +72,7 @@ class StreamStage:
         elements: list[Element] = []
         tokens: list[Token] = []
         most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
+        self.times.begin(self.step)
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
                 if count < position or not (takes_all or self.input_range.has(count)):
@@ -77,15 +80,16 @@ class StreamStage:
                 elements.append(element)
                 tokens.append((count, newest))
                 if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
-                    yield self._chunk(elements, tokens)
+                    yield self._timed_chunk(elements, tokens)
                     elements, tokens = [], []
                     most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
+                    self.times.begin(self.step)
                 if count + 1 >= end:
                     break
         except Exception:
-            yield self._chunk(elements, tokens)
+            yield self._timed_chunk(elements, tokens)
             raise
-        yield self._chunk(elements, tokens)
+        yield self._timed_chunk(elements, tokens)
 
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
@@ -101,6 +105,11 @@ class StreamStage:
                 f"{why}, so {position - count:,} elements are read again to come back to where it was. {remedy}",
                 stacklevel=2,
             )
+
+    def _timed_chunk(self, elements: list[Element], tokens: list[Token]) -> Chunk:
+        chunk = self._chunk(elements, tokens)
+        self.times.lap(self.step, len(elements))
+        return chunk
 
     def _chunk(self, elements: list[Element], tokens: list[Token]) -> Chunk:
         provenance = np.zeros((len(elements), 6), np.int64)

@@ -41,11 +41,10 @@ def report_between(before: Sums, now: Sums) -> Report:
     taken = [max(step.seconds - earlier.get(step.name, 0.0), 0.0) for step in now.steps]
     total = sum(taken)
     steps = [
-        StepReport(step.name, step.text, seconds / made, seconds / total, step.cpu_share)
+        StepReport(step.name, step.text, seconds / made, seconds / total, step.cpu_share, is_in_order=step.is_in_order)
         for step, seconds in zip(now.steps, taken, strict=True)
         if made and total
     ]
-    in_order = [seconds / made for step, seconds in zip(now.steps, taken, strict=True) if made and step.is_in_order]
     return Report(
         steps=tuple(steps),
         batches=batches,
@@ -57,7 +56,7 @@ def report_between(before: Sums, now: Sums) -> Report:
         workers_text=now.workers_text,
         processors=now.processors,
         work_seconds=max((now.busy_seconds - before.busy_seconds) / made, sum(taken) / made) if made else 0.0,
-        order_seconds=sum(in_order) if now.workers else 0.0,
+        order_seconds=sum(step.seconds for step in steps if step.is_in_order),
         lock_wait_seconds=now.lock_wait_seconds,
     )
 

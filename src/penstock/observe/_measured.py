@@ -37,7 +37,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
     pause_seconds = min(pauses.total_seconds, max(clock.elapsed_seconds - clock.wait_seconds, 0.0))
     elapsed = clock.elapsed_seconds - pause_seconds
     made = batches_made(plan, readings, clock.batches)
-    steps, order_seconds = _steps(plan, readings, made)
+    steps = _steps(plan, readings, made)
     total = sum(step.seconds for step in steps)
     noted = waits.waits
     asked = _with_short(noted, clock.batches)
@@ -56,7 +56,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         plan.workers_text,
         processors,
         max(readings.busy_seconds / made if made else 0.0, total),
-        order_seconds if plan.worker_count else 0.0,
+        sum(step.seconds for step in steps if step.is_in_order),
         _quantile(_with_short(waits.between, clock.batches - 1), 0.05),
         readings.lock_wait_seconds if plan.place == "threads" else 0.0,
     )
@@ -86,14 +86,25 @@ def batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
     return readings.rows / rows if plan.is_indexed else float(delivered)
 
 
-def _steps(plan: Plan, readings: Readings, made: float) -> tuple[tuple[StepReport, ...], float]:
-    """Return the steps that took time, and the time of those that run in order, which are then the last."""
+def _steps(plan: Plan, readings: Readings, made: float) -> tuple[StepReport, ...]:
+    """Return the steps that took time."""
+    if not made:
+        return ()
     timed = timed_steps(plan, readings)
     total = sum(time.seconds for _, time in timed.values())
-    steps = [_step(name, node, time, total, made) for name, (node, time) in timed.items()] if made else []
-    in_order = [step for step in steps if timed[step.name][0] is plan.program.in_order]
-    steps = [step for step in steps if step not in in_order] + in_order
-    return tuple(steps), sum(step.seconds for step in in_order)
+    in_order = set(map(id, plan.program.in_order))
+    return tuple(
+        StepReport(
+            name,
+            step_text(node),
+            time.seconds / made,
+            time.seconds / total,
+            time.cpu_share,
+            _p99_seconds(time, made),
+            is_in_order=id(node) in in_order,
+        )
+        for name, (node, time) in timed.items()
+    )
 
 
 def step_text(node: Node) -> str:
@@ -143,13 +154,6 @@ def _free_name(node: Node, text_of: Callable[[Node], str], taken: Collection[str
     return next(each for each in names if each not in taken)
 
 
-def _step(name: str, node: Node, time: StepTime, total: float, made: float) -> StepReport:
+def _p99_seconds(time: StepTime, made: float) -> float | None:
     p99 = time.each.quantile(0.99)
-    return StepReport(
-        name,
-        step_text(node),
-        time.seconds / made,
-        time.seconds / total,
-        time.cpu_share,
-        None if p99 is None else p99 * time.elements / made,
-    )
+    return None if p99 is None else p99 * time.elements / made

@@ -42,6 +42,7 @@ class StepReport:
         share: the share of this in the time of all steps, in [0, 1].
         cpu_share: the share of the time in which a processor computed, in [0, 1]; None if it was not measured.
         p99_seconds: the 99th percentile of `seconds`, taken over blocks of elements; None if all were short.
+        is_in_order: whether one thread runs the step in order, however many workers there are.
 
     Example:
         >>> import penstock as ps
@@ -57,6 +58,7 @@ class StepReport:
     share: float
     cpu_share: float | None = None
     p99_seconds: float | None = None
+    is_in_order: bool = False
 
 
 @frozen
@@ -179,6 +181,7 @@ class Report:
             names=tuple(step.name for step in self.steps),
             seconds=tuple(step.seconds for step in self.steps),
             cpu_seconds=tuple(step.seconds * (step.cpu_share or 0.0) for step in self.steps),
+            are_in_order=tuple(step.is_in_order for step in self.steps),
             work_seconds=self.work_seconds,
             order_seconds=self.order_seconds,
             consumer_seconds=self.consumer_seconds,

@@ -118,7 +118,8 @@ class Model:
         seconds: of each step.
         cpu_seconds: the processor time of each step.
         work_seconds: of a batch at the workers, or at the consumer if there are none.
-        order_seconds: of the steps that run in one thread, which are the last ones.
+        are_in_order: of each step, whether one thread runs it in order.
+        order_seconds: of the steps that one thread runs in order.
         consumer_seconds: of the consumer.
         consumer_p5_seconds: the 5th percentile of that; 0 if it isn't known.
         lock_wait_seconds: the time for which a thread that wakes up waits for the interpreter's lock; 0 for none.
@@ -134,6 +135,7 @@ class Model:
     names: tuple[str, ...]
     seconds: tuple[float, ...]
     cpu_seconds: tuple[float, ...]
+    are_in_order: tuple[bool, ...]
     work_seconds: float
     order_seconds: float
     consumer_seconds: float
@@ -203,9 +205,8 @@ class Model:
         if not self.workers:
             free = 1 / max(self.consumer_seconds + self.work_seconds - seconds, _UNHURRIED)
             return {**limits, "the consumer": free}
-        is_in_order = bool(self.order_seconds) and index == len(self.seconds) - 1
-        if is_in_order:
-            limits["the steps in order"] = 1 / _UNHURRIED
+        if self.are_in_order[index]:
+            limits["the steps in order"] = 1 / max(self.order_seconds - seconds, _UNHURRIED)
         else:
             own = self.work_seconds - self.order_seconds - seconds
             limits["the workers"] = self.workers / max(own, _UNHURRIED)
@@ -260,6 +261,12 @@ class Model:
         times = self.cpu_seconds if self.holds_interpreter else self.seconds
         return self.names[max(range(len(times)), key=times.__getitem__)]
 
+    @property
+    def longest_in_order(self) -> str:
+        """The name of the step that takes most of the time of those that one thread runs in order."""
+        in_order = zip(self.seconds, self.names, self.are_in_order, strict=True)
+        return max(((seconds, name) for seconds, name, is_in_order in in_order if is_in_order), default=(0, ""))[1]
+
     def if_free(self) -> dict[str, WhatIf]:
         """Return the prediction for each step, by name, if it cost nothing."""
         return {
@@ -298,7 +305,7 @@ def bottleneck_of(model: Model) -> str | None:
     if not any(model.seconds):
         return None
     if cause == "fold":
-        return model.names[-1]
+        return model.longest_in_order or model.longest
     if cause == "storage":
         return model.names[0]
     return model.longest
@@ -346,7 +353,7 @@ def advice_on(model: Model) -> str:
         return _REMEDIES[cause] + gain
     if cause == "storage":
         return f"request more ahead, with limits=Limits(read_ahead=...): workers wait for records of {name!r}"
-    return _for_step(model, name, is_in_order=cause == "fold")
+    return _for_step(model, name)
 
 
 def _fewer_workers(model: Model) -> str:
@@ -357,12 +364,18 @@ def _fewer_workers(model: Model) -> str:
     return f"; {enough} worker{'s' if enough > 1 else ''} would do"
 
 
-def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
-    cheaper = f"make {name!r} cheaper, or keep its results with cache(): up to {model.if_free()[name].times_text}"
-    if is_in_order:
-        return f"move work out of the steps in order, which one thread runs, into maps below them: {cheaper}"
+def _for_step(model: Model, name: str) -> str:
+    free, is_in_order = model.if_free()[name], model.are_in_order[model.names.index(name)]
+    cheaper = (
+        f"one thread runs {name!r} in order: move its work into maps directly below the batch, or below all steps in "
+        f"order, or make it cheaper: up to {free.times_text}"
+        if is_in_order
+        else f"make {name!r} cheaper, or keep its results with cache(): up to {free.times_text}"
+    )
     if not model.workers:
-        return _first_workers(model, cheaper)
+        return _first_workers(model, cheaper, free.times if is_in_order else _WORTH)
+    if is_in_order:
+        return cheaper
     if max(each.times for each in what_if(model)) < _WORTH:
         return "nothing: the workers and the training take about as long"
     if model.holds_interpreter:
@@ -379,11 +392,12 @@ def _for_step(model: Model, name: str, *, is_in_order: bool) -> str:
     return _more_workers(model, cheaper)
 
 
-def _first_workers(model: Model, cheaper: str) -> str:
+def _first_workers(model: Model, cheaper: str, least: float) -> str:
+    """Return the advice to have workers, if they gain at least so much; else `cheaper`."""
     if model.processors == 1 and sum(model.cpu_seconds) > _MOSTLY * model.work_seconds:
         return cheaper
     gain = model.with_workers(_enough(model))
-    if gain.times < _WORTH:
+    if gain.times < least:
         return cheaper
     return f"compute ahead, with num_workers={_enough(model)}: up to {gain.times_text}"
 

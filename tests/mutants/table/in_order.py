@@ -62,7 +62,7 @@ IN_ORDER: Final[Faults] = {
     },
     "_streaming/_limit.py": {
         "limit: a chunk is not cut at the limit": (
-            *("chunk.part(0, self.count - count)", "chunk.part(0, self.count)"),
+            *("left = self.count - count", "left = self.count"),
             GOLDEN,
         ),
         "limit: a rank that runs out of data ends silently": (

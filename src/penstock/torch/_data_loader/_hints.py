@@ -67,6 +67,7 @@ def _model(clock: Counted) -> Model:
         cpu_seconds=(own,),
         work_seconds=own,
         order_seconds=0.0,
+        are_in_order=(False,),
         consumer_seconds=max(elapsed - clock.wait_seconds, 0.0) / max(batches - 1, 1),
         rate=batches / elapsed if elapsed else 0.0,
         wait_share=min(clock.wait_seconds / elapsed, 1.0) if elapsed else 0.0,
