@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <optional>
+#include <span>
+#include <string_view>
 
 #include <jpeglib.h>
 
@@ -22,7 +25,7 @@ namespace {
 constexpr std::size_t margin = 4;
 // As Pillow's limit for a "decompression bomb". A progressive file needs memory for all of its pixels.
 constexpr std::size_t most_pixels = 178'956'970;
-constexpr int exif_marker = JPEG_APP0 + 1;
+constexpr int exif_marker = JPEG_APP0 + 1;  // XMP has the same marker
 
 // libjpeg's messages by their numbers. Its own table and error manager are not used: they are in a unit that prints to
 // `stderr`, which some static libraries can't do in a module.
@@ -111,23 +114,62 @@ class Tiff {
     std::size_t size_;
 };
 
-// The orientation in an EXIF marker; 1, which is upright, if there is none.
-int orientation_in(const std::uint8_t* bytes, std::size_t size) {
-    constexpr std::size_t header = 6;
-    constexpr std::size_t entry_bytes = 12;
+// Returns the bytes of an integer of a TIFF type; 0 for a type whose values are no integers.
+std::size_t integer_bytes(std::size_t type) {
+    switch (type) {
+        case 6:  // SBYTE; a BYTE holds bytes, not a number
+            return 1;
+        case 3:  // SHORT, which EXIF requires
+        case 8:  // SSHORT
+            return 2;
+        case 4:  // LONG
+        case 9:  // SLONG
+            return 4;
+        default:
+            return 0;
+    }
+}
+
+bool begins_with(std::span<const std::uint8_t> bytes, std::string_view header) {
+    return bytes.size() >= header.size() && std::memcmp(bytes.data(), header.data(), header.size()) == 0;
+}
+
+// Returns the orientation in a marker's EXIF; nothing if it has no such tag, and 1, which is upright, if the tag's
+// value is no integer.
+std::optional<std::size_t> orientation_in_exif(std::span<const std::uint8_t> marker) {
+    using namespace std::string_view_literals;
+    constexpr auto header = "Exif\0\0"sv;
+    constexpr std::size_t entry_bytes = 12, inline_bytes = 4;
     constexpr std::size_t tag = 0x0112;
-    if (size < header + 8 || std::memcmp(bytes, "Exif\0\0", header) != 0) return 1;
-    const Tiff tiff(bytes + header, size - header);
+    if (marker.size() < header.size() + 8 || !begins_with(marker, header)) return std::nullopt;
+    const Tiff tiff(marker.data() + header.size(), marker.size() - header.size());
     const std::size_t directory = tiff.number(4, 4);
     const std::size_t entries = tiff.number(directory, 2);
     for (std::size_t entry = 0; entry < entries; ++entry) {
         const std::size_t at = directory + 2 + entry * entry_bytes;
-        if (tiff.number(at, 2) == tag) {
-            const std::size_t found = tiff.number(at + 8, 2);
-            return found >= 1 && found <= 8 ? static_cast<int>(found) : 1;
+        if (tiff.number(at, 2) != tag) continue;
+        const std::size_t width = integer_bytes(tiff.number(at + 2, 2)), count = tiff.number(at + 4, 4);
+        if (width == 0 || count == 0) return 1;
+        return tiff.number(width * count <= inline_bytes ? at + 8 : tiff.number(at + 8, 4), width);
+    }
+    return std::nullopt;
+}
+
+// Returns the orientation in a marker's XMP, which Pillow finds in the same way: its text isn't parsed.
+std::optional<std::size_t> orientation_in_xmp(std::span<const std::uint8_t> marker) {
+    using namespace std::string_view_literals;
+    constexpr auto header = "http://ns.adobe.com/xap/1.0/\0"sv, name = "tiff:Orientation"sv;
+    if (!begins_with(marker, header)) return std::nullopt;
+    std::string_view text(reinterpret_cast<const char*>(marker.data()), marker.size());
+    for (std::size_t at = text.find(name); at != text.npos; at = text.find(name)) {
+        text.remove_prefix(at + name.size());
+        for (const std::string_view before : {"=\""sv, ">"sv}) {
+            if (!text.starts_with(before) || text.size() == before.size()) continue;
+            const char digit = text[before.size()];
+            if (digit >= '0' && digit <= '9') return static_cast<std::size_t>(digit - '0');
         }
     }
-    return 1;
+    return std::nullopt;
 }
 
 bool is_four_inks(J_COLOR_SPACE space) { return space == JCS_CMYK || space == JCS_YCCK; }
@@ -208,11 +250,15 @@ JpegFile::JpegFile(std::span<const std::uint8_t> bytes, bool reads_orientation) 
     status_ = JpegStatus::good;
     width_ = reader_->file.image_width;
     height_ = reader_->file.image_height;
+    std::optional<std::size_t> in_exif, in_xmp;
     for (const jpeg_marker_struct* each = reader_->file.marker_list; each != nullptr; each = each->next) {
-        if (each->marker == exif_marker && orientation_ == 1) {
-            orientation_ = orientation_in(each->data, each->data_length);
-        }
+        if (each->marker != exif_marker) continue;
+        const std::span<const std::uint8_t> marker(each->data, each->data_length);
+        if (!in_exif) in_exif = orientation_in_exif(marker);
+        if (!in_xmp) in_xmp = orientation_in_xmp(marker);
     }
+    const std::size_t found = in_exif.value_or(in_xmp.value_or(1));
+    orientation_ = found >= 1 && found <= 8 ? static_cast<int>(found) : 1;
 }
 
 JpegFile::~JpegFile() { jpeg_destroy_decompress(&reader_->file); }

@@ -52,7 +52,7 @@ class JpegFile {
     const std::string& reason() const noexcept { return reason_; }
     std::size_t width() const noexcept { return width_; }
     std::size_t height() const noexcept { return height_; }
-    // EXIF's number from 1 to 8 for the turn and mirroring that shows the image upright.
+    // EXIF's number from 1 to 8 for the turn and mirroring that shows the image upright, or XMP's where EXIF has none.
     int orientation() const noexcept { return orientation_; }
 
     // The number of bytes that `decode` needs.

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/jpeg.hpp"
 #include "core/resize.hpp"
 
 #ifdef PENSTOCK_HAS_JPEG
@@ -186,6 +188,39 @@ void test_damage() {
     }
 }
 
+// The file with a marker of metadata before the others.
+Bytes with_metadata(Bytes file, const Bytes& content) {
+    const auto size = static_cast<std::uint16_t>(content.size() + 2);
+    Bytes marker{0xff, 0xe1, static_cast<std::uint8_t>(size >> 8), static_cast<std::uint8_t>(size)};
+    marker.insert(marker.end(), content.begin(), content.end());
+    file.insert(file.begin() + 2, marker.begin(), marker.end());
+    return file;
+}
+
+void test_orientations() {
+    using namespace std::string_view_literals;
+    const Bytes file = jpeg_of(picture(4, 3, 3), 4, 3, 1, false);
+    Bytes exif{'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 0x01, 0x12};
+    for (const int value : {0, 4, 0, 0, 0, 1, 0, 0, 0, 6}) exif.push_back(static_cast<std::uint8_t>(value));
+    constexpr auto text = "http://ns.adobe.com/xap/1.0/\0 tiff:Orientation tiff:Orientation=\"8\" tiff:Orientation"sv;
+    const Bytes xmp(text.begin(), text.end());
+    const auto orientation = [](const Bytes& image) { return penstock::JpegFile(image, true).orientation(); };
+    expect(orientation(with_metadata(file, exif)) == 6, "an orientation may be a number of four bytes");
+    expect(orientation(with_metadata(file, xmp)) == 8, "an orientation may be in XMP alone");
+    expect(orientation(with_metadata(with_metadata(file, exif), xmp)) == 6, "that of EXIF counts before that of XMP");
+    for (const Bytes& metadata : {exif, xmp}) {
+        for (std::size_t at = 0; at < metadata.size(); ++at) {
+            orientation(with_metadata(file, {metadata.begin(), metadata.begin() + static_cast<std::ptrdiff_t>(at)}));
+            for (const int byte : {0, 1, 0x7f, 0xff}) {
+                Bytes damaged = metadata;
+                damaged[at] = static_cast<std::uint8_t>(byte);
+                const int found = orientation(with_metadata(file, damaged));
+                expect(found >= 1 && found <= 8, "an orientation in damaged metadata is one of the eight, or upright");
+            }
+        }
+    }
+}
+
 #endif
 
 }  // namespace
@@ -196,6 +231,7 @@ int main() {
 #ifdef PENSTOCK_HAS_JPEG
     test_boxes();
     test_damage();
+    test_orientations();
 #endif
     return failures == 0 ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -65,6 +66,39 @@ def test_exif_turns_an_image_as_pillow_does(orientation: int) -> None:
     assert np.array_equal(decode_crop_resize(data, box=box), np.asarray(stored.crop(box)))
     difference = decode_crop_resize(data, (20, 31), pixels=Pixels(exif=True)).astype(np.int64)
     assert np.abs(difference - resized(upright, (20, 31))).max() <= 1
+
+
+def with_metadata(data: bytes, content: bytes) -> bytes:
+    """Return a JPEG file with a marker of metadata before the others."""
+    return data[:2] + b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content + data[2:]
+
+
+def exif_of(order: str, kind: int, form: str) -> bytes:
+    """Return EXIF in an order of bytes, with one tag, the orientation 6, as a value of a type."""
+    entry = struct.pack(f"{order}HHHI{form}", 1, 0x0112, kind, 1, 6)
+    return b"Exif\0\0" + (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8) + entry + bytes(4)
+
+
+def test_an_orientation_is_read_by_its_type_and_from_xmp_as_pillow_reads_it() -> None:
+    """Integers of any type count, bytes do not; XMP counts where EXIF has no orientation, in JPEG and PNG files."""
+    image = photograph(5, 3)
+    data = encoded(image)
+    transpose = importlib.import_module("PIL.ImageOps").exif_transpose
+    for kind, form in [(1, "B3x"), (3, "H2x"), (4, "I"), (6, "b3x"), (8, "h2x"), (9, "i")]:
+        for order in "<>":
+            turned = with_metadata(data, exif_of(order, kind, form))
+            upright = np.asarray(transpose(pillow().open(io.BytesIO(turned))))
+            assert np.array_equal(decode_crop_resize(turned, pixels=Pixels(exif=True)), upright), (kind, order)
+
+    text = '<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    xmp = with_metadata(data, b"http://ns.adobe.com/xap/1.0/\0" + text.encode())
+    assert decode_crop_resize(xmp, pixels=Pixels(exif=True)).shape == (5, 3, 3)
+    both = with_metadata(xmp, exif_of(">", 1, "B3x"))
+    assert decode_crop_resize(both, pixels=Pixels(exif=True)).shape == (3, 5, 3)
+    information, stream = importlib.import_module("PIL.PngImagePlugin").PngInfo(), io.BytesIO()
+    information.add_itxt("XML:com.adobe.xmp", text)
+    image.save(stream, "PNG", pnginfo=information)
+    assert decode_crop_resize(stream.getvalue(), pixels=Pixels(exif=True)).shape == (5, 3, 3)
 
 
 @pytest.mark.parametrize("layout", ["HWC", "CHW"])

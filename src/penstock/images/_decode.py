@@ -44,8 +44,9 @@ class Pixels:
             are float32, `(level / 255 - mean) / std`, rounded as by `penstock.batching.normalize_images`; without them
             they are uint8.
         std: for each channel, the positive number to divide by after that.
-        exif: whether images are turned upright as EXIF's orientation says, like Pillow's `ImageOps.exif_transpose`. A
-            box is then one of the upright image. By default images are as they are stored, as Pillow decodes them.
+        exif: whether images are turned upright as EXIF's orientation says, like Pillow's `ImageOps.exif_transpose`:
+            that of XMP where EXIF has none, and none that isn't an integer. A box is then one of the upright image. By
+            default images are as they are stored, as Pillow decodes them.
 
     Raises:
         UsageError: `layout` is neither, only one of `mean` and `std` is given, or they aren't valid numbers.
