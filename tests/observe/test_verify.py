@@ -80,6 +80,24 @@ def test_a_worker_more_is_measured_beside_the_consumer() -> None:
     assert max(gains[-1].values()) < 20  # it would be some hundreds without the consumer
 
 
+def refuse_seven(number: int) -> int:
+    """Return the number, unless it is 7."""
+    if number == 7:
+        raise ValueError(number)
+    return number
+
+
+def test_a_fold_of_a_whole_epoch_is_measured_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """All work of a short epoch comes before its first batch; a throwaway loader that leaves elements out is silent."""
+    dataset = ps.range(16).map(refuse_seven, on_error="skip").map(wait).window_shuffle(16).batch(2)
+    with ps.Loader(dataset) as loader:
+        assert len(list(loader)) == 8
+        assert [record.name for record in caplog.records] == ["penstock"]
+        gains = {each.step: each.measured or 0.0 for each in loader.verify(0.01)}
+    assert gains["wait"] >= 3
+    assert len(caplog.records) == 1
+
+
 def hold(number: int) -> int:
     """Return the number after computing with the interpreter's lock, for some of its switch intervals."""
     ends = time.thread_time() + 0.012

@@ -622,7 +622,7 @@ class Loader(NotesErrors, Generic[T_co]):
 
         This loader and its state don't change. Its workers share the processors with the throwaway ones, and the
         dataset's functions are called for further elements; so call this between two epochs. It takes up to nine times
-        `seconds`, and longer if `seconds` are only a few batches.
+        `seconds`, and longer if a few batches, or the wait for the first batch of an epoch, take as long.
 
         Args:
             seconds: the time of each measurement, above 0.
@@ -655,7 +655,7 @@ class Loader(NotesErrors, Generic[T_co]):
         return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, self._plan.prefetch, seconds))
 
     def _throwaway(self, node: Node, changes: Mapping[str, Any]) -> "Loader[Any]":
-        """Return a loader of another dataset, at the beginning of its second epoch.
+        """Return a loader of another dataset, at the beginning of its second epoch, which logs nothing of the training.
 
         Args:
             node: the dataset.
@@ -676,6 +676,8 @@ class Loader(NotesErrors, Generic[T_co]):
         if arguments["num_workers"] or plan.place == "inline":  # some limits need workers
             arguments["limits"] = plan.limits
         loader: Loader[Any] = Loader(Dataset(node), **arguments)
+        loader._runtime.recorder.silence()
+        loader._clock.hints = None
         if not is_endless(node):
             loader.seek(position=0, epoch=1)  # a loader that begins with epoch 0 again would be taken for a mistake
         return loader

@@ -39,6 +39,7 @@ _TURNS: Final = 3
 _TIMES_AHEAD: Final = 8  # as many batches, for more ahead
 _WORTH: Final = 1.05  # times: smaller gains drown in the noise of a measurement
 _LEAST_BATCHES: Final = 2
+_TIMES_FIRST: Final = 4  # waits for a first batch; if another is due just afterwards, the rate is a quarter too high
 _SPUN_SECONDS: Final = 0.0005  # a wait takes longer than it should by about a tenth of this
 
 
@@ -153,6 +154,8 @@ def _mean(rates: tuple[float, ...]) -> float:
 
 def _turns(before: Delivering, after: Delivering, consumer_seconds: float, seconds: float) -> list[tuple[float, ...]]:
     """Return the rates of two loaders that take turns: those of the one, and of the other."""
+    _start(before)
+    _start(after)
     turns = [[_rate(each, consumer_seconds, seconds / _TURNS) for each in (before, after)] for _ in range(_TURNS)]
     return list(zip(*turns, strict=True))
 
@@ -216,23 +219,33 @@ def _replaced(node: Node, old: Node, new: Node) -> Node:
     return node if same else with_parents(node, changed)
 
 
+def _start(loader: Delivering) -> None:
+    """Have a loader deliver a batch, so that its workers are started."""
+    for _ in loader:
+        break
+
+
 def _rate(loader: Delivering, consumer_seconds: float, seconds: float) -> float:
-    """Return how many batches a second a loader delivers to a consumer, the first of an epoch left out."""
-    pause, batches, elapsed, ends = Event(), 0, 0.0, inf
+    """Return how many batches a second a loader that is started delivers to a consumer.
+
+    The time begins with the first batch. A fold may compute many batches, or all of a short epoch, before it delivers
+    the first one. So the time ends with the first batch of a later epoch; or, in a long epoch, once that has lasted a
+    few times as long as the wait for its first batch.
+    """
+    pause, batches, first, last = Event(), 0, 0.0, 0.0
     while True:
-        count, first, last = 0, 0.0, 0.0
+        began, count, least = perf_counter(), 0, 0.0
         for _ in loader:
             last = perf_counter()
-            first = first if count else last
-            ends = min(ends, last + seconds)
-            count += 1
-            if last > ends and batches + count > _LEAST_BATCHES:
-                break
+            first = first if batches else last
+            least = least if count else last + _TIMES_FIRST * (last - began)
+            batches, count = batches + 1, count + 1
+            is_enough = last - first > seconds and batches > _LEAST_BATCHES
+            if is_enough and (count == 1 or last > least):
+                return (batches - 1) / (last - first)
             _consume(pause, consumer_seconds)
-        batches += max(count - 1, 0)
-        elapsed += last - first
-        if not count or last > ends:
-            return batches / elapsed if elapsed else 0.0
+        if not count:
+            return 0.0
 
 
 def _consume(pause: Event, seconds: float) -> None:

@@ -48,11 +48,16 @@ class Recorder:
         self._counts: dict[tuple[type[Replaced], str], int] = {}
         self._deaths: deque[WorkerDied] = deque(maxlen=MAX_EVENTS)
         self._death_count = 0
+        self._is_silent = False
         # Only the consumer's thread uses the attributes below.
         self.filtered: int = 0
         self._skipped_before = 0  # before this epoch
         self._since_start: dict[int, tuple[int, int]] = {}  # kept and dropped, by the identity of a node of the plan
         self._has_warned = False
+
+    def silence(self) -> None:
+        """Log no elements from now on, since the loader delivers to no training."""
+        self._is_silent = self._has_warned = True
 
     def observe(self, event: Event) -> None:
         """Record an event."""
@@ -79,7 +84,7 @@ class Recorder:
                 self._events.popitem(last=False)
             kind = (type(event), event.step)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        if is_logged(count):
+        if is_logged(count) and not self._is_silent:
             self._log(event, count)
 
     def _warn_of_draws(self, step: str) -> None:
