@@ -83,6 +83,26 @@ def independent(elements: list[Element]) -> list[Element]:
     return [copied(element) if number in shared else element for number, element in enumerate(elements)]
 
 
+def have_own_objects(elements: list[Element]) -> bool:
+    """Return whether no object that can be changed is in two of some elements, as far as they show what they hold.
+
+    Example:
+        >>> one, other = np.zeros(2), np.zeros(2)
+        >>> have_own_objects([{"x": one}, {"x": other}]), have_own_objects([{"x": one}, {"y": one}])
+        (True, False)
+    """
+    if IMMUTABLE.issuperset(map(type, elements)):
+        return True
+    held = list(map(_quick_buffers, elements))
+    if None not in held:
+        buffers = list(chain.from_iterable(cast("list[list[Any]]", held)))
+        objects = {*map(id, elements), *map(id, buffers)}
+        if len(objects) == len(elements) + len(buffers) and not any(map(_holds_others, buffers)):
+            return True
+    owners: _Owners = {}
+    return all(_reach(element, number, owners) is not None for number, element in enumerate(elements))
+
+
 def copied(element: Element, *, exactly: bool = False) -> Element:
     """Return an element with copies of its containers, its memory and its other objects.
 
@@ -239,8 +259,9 @@ def _reach(element: Element, number: int, owners: _Owners) -> list[_Memory] | No
 
 def _inside(part: Part) -> Iterable[object]:
     """Return the objects that an object holds, as far as they are known."""
-    if type(part) is dict:
-        return cast("dict[object, object]", part).values()
+    if type(part) in _CONTAINERS:
+        inside: Iterable[object] = cast("dict[object, object]", part).values() if type(part) is dict else part
+        return () if IMMUTABLE.issuperset(map(type, inside)) else inside
     if _is_array(part):
         return [*([part.tolist()] if part.dtype.hasobject else []), *_attributes(part).values()]
     if is_tensor(part):

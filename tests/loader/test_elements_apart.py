@@ -208,3 +208,36 @@ def test_a_list_whose_elements_share_what_can_not_be_copied_is_an_error() -> Non
         with pytest.raises(UsageError, match="elements that share memory must be copyable") as caught:
             compute()
         assert "in the list of step 'locks'" in caught.value.__notes__
+
+
+MEAN = np.ones((1, 2))
+
+
+def with_mean(element: Any) -> Element:
+    """Return a batch with an array that each batch has; the text lets it travel as a pickle."""
+    return {"x": element, "mean": MEAN, "text": "a"}
+
+
+def with_mean_beside(element: Any) -> Element:
+    """Return an element with that array, and with one of one axis, which is joined to those of others on its way."""
+    return {"x": np.full(3, element), "mean": MEAN}
+
+
+SHARING: dict[str, ps.Dataset[Any]] = {
+    "batches": ps.range(80).batch(2).map(with_mean),
+    "elements": ps.range(40).map(with_mean),
+    "read in order": ps.range(400).filter(lambda number: number >= 0).map(with_mean),
+    "joined": ps.range(400).filter(lambda number: number >= 0).map(with_mean_beside),
+}
+
+
+@in_places("processes")
+@pytest.mark.parametrize("kind", SHARING)
+def test_batches_of_other_processes_are_apart(kind: str, place: dict[str, Any]) -> None:
+    """The consumer writes to each batch as if it were the only one, though a function gives all of them one array."""
+    found: set[float] = set()
+    with ps.Loader(SHARING[kind], **place) as loader:
+        for batch in loader:
+            found.add(float(batch["mean"].max()))
+            batch["mean"] += 1
+    assert found == {1.0}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.failures import test_writing
 from tests.images import test_steps
-from tests.loader import test_async, test_replaced_warnings, test_user_errors
+from tests.loader import test_async, test_elements_apart, test_replaced_warnings, test_user_errors
 from tests.observe import test_seen
 from tests.workers import test_rows_above_folds
 from tests.workers.processes import test_collate_jobs
@@ -25,6 +25,7 @@ TESTS: Final[list[Any]] = [
     test_collate_jobs.test_a_failing_batch_raises_in_order_and_is_recomputed_from_its_rows,
     test_collate_jobs.test_batches_that_fail_may_be_left_out,
     test_collate_jobs.test_filtered_elements_are_counted_once,
+    test_elements_apart.test_batches_of_other_processes_are_apart,
     test_replaced_warnings.test_an_element_that_is_computed_again_counts_once,
     test_replaced_warnings.test_an_epoch_without_elements_is_an_error,
     test_replaced_warnings.test_the_log_counts_lost_elements,

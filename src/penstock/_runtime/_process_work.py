@@ -40,7 +40,7 @@ from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, Stopwatch, shared_processors
 from penstock._runtime._room import Offers, Room
 from penstock._runtime._sent_batches import RunWriter, WrittenRun, written
-from penstock._runtime._shared_values import contiguous, read, write
+from penstock._runtime._shared_values import apart, contiguous, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
@@ -373,7 +373,7 @@ class _Worker:
         job.work.given = {}
         if region is None:
             return
-        pickled = dump_by_value(job.parts[block])
+        pickled = dump_by_value(apart(job.parts[block]) if delivers else job.parts[block])
         job.parts[block] = []
         start = self._take_room(slot, len(region), pickled.nbytes)
         write(pickled, region, start)

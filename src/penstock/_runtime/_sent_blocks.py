@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from penstock._graph import Block, Element, Integers
+from penstock._independent import have_own_objects
+from penstock._pickles import Apart
+from penstock._runtime._shared_values import apart
+from penstock._tree import IMMUTABLE
 from penstock.batching import JoinedElements, Leaf, joined
 
 _LEAST: Final = 4  # elements; joining fewer takes as long
@@ -24,8 +28,15 @@ class SentBlock:
         elements, kept, filtered = self._block
         found = joined(elements) if len(elements) >= _LEAST else None
         if found is None:
-            return Block, (elements, kept, filtered)
+            return Block, (apart(elements), kept, filtered)
+        if not all(map(_is_apart, found.leaves)) and not have_own_objects(elements):
+            return Block, (Apart(elements), kept, filtered)
         return _arrived, (found.names, found.leaves, kept, filtered)
+
+
+def _is_apart(leaf: Leaf) -> bool:
+    """Return whether the values of a leaf certainly share no memory: they are joined, or can't be written to."""
+    return not isinstance(leaf, list) or IMMUTABLE.issuperset(map(type, leaf))
 
 
 class SentRows:

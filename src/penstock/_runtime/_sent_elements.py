@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from penstock._graph import Element
 from penstock._memory import Lease, Region
+from penstock._pickles import Apart
 from penstock._runtime._room import Room
 from penstock._runtime._sent_batches import is_plain
+from penstock._runtime._shared_values import apart
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
 
@@ -43,8 +45,10 @@ class _Place(NamedTuple):
     start_bytes: int
 
 
-SentElements: TypeAlias = list[Element] | tuple[Element, list[_Place]]
-"""Elements that are pickled; or one without its large arrays, and their places."""
+ArrivedElements: TypeAlias = list[Element] | tuple[Element, list[_Place]]
+"""Elements; or one without its large arrays, and their places."""
+SentElements: TypeAlias = ArrivedElements | Apart
+"""The same before it is pickled."""
 
 
 def send_elements(compute: Callable[[], list[Element]], room: Room) -> list[SentElements]:
@@ -63,7 +67,7 @@ def send_elements(compute: Callable[[], list[Element]], room: Room) -> list[Sent
 def _sent(elements: list[Element], room: Room, offered: int | None) -> list[SentElements]:
     if len(elements) != 1:
         room.offers.note(0)
-        return [elements]
+        return [apart(elements)]
     writer = _Writer(room, offered)
     with suppress(UsageError):  # its type can't be built of other leaves
         rest = map_leaves(writer.place_of, elements[0])
@@ -115,7 +119,7 @@ class _Writer:
         return place
 
 
-def received_elements(sent: Iterable[SentElements], memory: Lease, copied_bytes: int) -> Iterator[Element]:
+def received_elements(sent: Iterable[ArrivedElements], memory: Lease, copied_bytes: int) -> Iterator[Element]:
     """Yield the elements that were sent.
 
     Args:

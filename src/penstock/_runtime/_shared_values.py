@@ -15,8 +15,9 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._graph import Element, Filter, Map, Node, Stream, outermost_batch, parents_of, walk, with_parents
+from penstock._independent import have_own_objects
 from penstock._memory import Lease, Region, create_region
-from penstock._pickles import Part, Pickled, dump, load, pickler, stream_of
+from penstock._pickles import Apart, Part, Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
 from penstock._processes import importing, missing, modules_of, naming
 from penstock._runtime._policy import SCANNED_BYTES
@@ -60,6 +61,11 @@ def in_parts(pickled: Pickled, least_bytes: int) -> tuple[Part, ...]:
         write(Pickled(copied.nbytes, pieces), copied, -first)
         parts.append(Part(first, copied))
     return tuple(parts)
+
+
+def apart(elements: list[Element]) -> list[Element] | Apart:
+    """Return elements that are pickled together so that the reader gets a list of which no two share memory."""
+    return elements if len(elements) < 2 or have_own_objects(elements) else Apart(elements)
 
 
 def contiguous(batch: Element) -> Element:

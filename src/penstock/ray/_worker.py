@@ -31,7 +31,7 @@ from penstock._runtime import Runtime
 from penstock._runtime._isolated_helper import BatchReport, CrashingRows, RunSteps, described_rows, note_rows
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._sent_blocks import SentBlock
-from penstock._runtime._shared_values import contiguous, in_parts
+from penstock._runtime._shared_values import apart, contiguous, in_parts
 from penstock._streaming import InputRange
 from penstock.ray._sent import Failed, Sent, failed, received
 
@@ -228,7 +228,7 @@ class _Opened:
         if caught.error is not None:
             error = pack_error(caught.taken(), with_cause=True, contain=Exception)
             reports.append(BatchReport(None, *self._recorder.taken(), error))
-        value = batches, reports, self._runtime.readings.taken()
+        value = apart(batches), reports, self._runtime.readings.taken()
         return self._answered(value, len(batches), began, is_whole=is_whole)
 
     def evaluate(self, work: InputWork) -> Computed:
