@@ -50,6 +50,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "without axes, alone": lambda rows: _counted(rows).sum(),
     "no rows": lambda rows: _counted(rows)[:0],
     "the same twice": _twice,
+    "with an attribute": _with_attribute,
     "transposed": lambda rows: _counted(rows).mT,
     "channels last": lambda rows: _counted(rows)[..., None].to(memory_format=torch.channels_last),
     "conjugate": lambda rows: _counted(rows).to(torch.complex64).conj(),
@@ -67,7 +68,6 @@ WITH_GAPS: dict[str, Callable[[Any], Any]] = {
 }
 """Views of memory with gaps, or with items that count several times; they arrive in C order, as arrays do."""
 WITH_MORE: dict[str, Callable[[Any], Any]] = {
-    "with an attribute": _with_attribute,
     "a parameter": lambda rows: torch.nn.Parameter(_counted(rows)),
     "with a gradient": lambda rows: _counted(rows).requires_grad_(),
     "with a gradient, bfloat16": lambda rows: _counted(rows).bfloat16().requires_grad_(),
@@ -112,7 +112,7 @@ def test_batches_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
 
 @in_places("inline", "threads", "processes", "isolated")
 def test_batches_have_the_same_values_everywhere(place: dict[str, Any]) -> None:
-    """A helper process sends tensors in C order, without attributes, and none with a gradient."""
+    """A helper process sends tensors in C order, and none with a gradient."""
     kinds = {**KINDS, **WITH_GAPS}
     _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=False)
 

@@ -89,6 +89,13 @@ def test_located_tensors_are_sent_by_reference() -> None:
     assert received[1].shape == (10, 10_000)
 
 
+def with_scale() -> Any:
+    """Return a tensor with an attribute."""
+    tensor = torch.zeros(2)
+    tensor.scale = 3
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -96,8 +103,9 @@ def test_located_tensors_are_sent_by_reference() -> None:
         (lambda: torch.zeros(2).to_sparse(), r"\['t'\] is a tensor of layout torch\.sparse_coo; .*to_dense"),
         (lambda: torch.zeros(2, device="meta"), r"\['t'\] is a tensor on the device 'meta'; .*\.cpu\(\)"),
         (lambda: torch.nn.Parameter(torch.zeros(2), requires_grad=False), r"\['t'\] is a Parameter; .*as_subclass"),
+        (with_scale, r"\['t'\] is a tensor with attributes \('scale'\); send \.detach\(\)"),
     ],
-    ids=["grad", "sparse", "meta", "subclass"],
+    ids=["grad", "sparse", "meta", "subclass", "attribute"],
 )
 def test_other_tensors_are_refused(make: Any, message: str) -> None:
     """A tensor that isn't dense is refused, with its path and a remedy."""
@@ -106,10 +114,11 @@ def test_other_tensors_are_refused(make: Any, message: str) -> None:
 
 
 def test_other_tensors_may_be_pickled() -> None:
-    """With consent, a sparse tensor arrives sparse; one that requires_grad is refused even so."""
+    """With consent, a sparse tensor arrives sparse, and attributes are kept; one that requires_grad is refused."""
     sparse = torch.tensor([0.0, 3.0]).to_sparse()
     received = crossed([sparse], allow_pickle=True)[0]
     assert received.layout == torch.sparse_coo
     assert received.to_dense().tolist() == [0, 3]
+    assert crossed([with_scale()], allow_pickle=True)[0].scale == 3
     with pytest.raises(UsageError, match="requires_grad"):
         message_of(torch.zeros(2, requires_grad=True), allow_pickle=True)

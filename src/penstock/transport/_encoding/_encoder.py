@@ -358,7 +358,7 @@ def _take_scalar(leaf: np.generic, parts: _Parts) -> None:
 def _take_tensor(leaf: Tensor, parts: _Parts) -> None:
     if not tensors.detached(leaf):
         raise _RefusedError("is a tensor that requires_grad, and its graph can't be sent. Send tensor.detach().")
-    obstacle = tensors.obstacle(leaf)
+    obstacle = tensors.obstacle(leaf) or _attributes(leaf)
     if obstacle:
         if not parts.allow_pickle:
             raise _RefusedError(
@@ -374,6 +374,12 @@ def _take_tensor(leaf: Tensor, parts: _Parts) -> None:
         )
     else:
         _take_device_tensor(leaf, parts)
+
+
+def _attributes(leaf: Tensor) -> str:
+    """Return that a tensor has attributes, with the remedy; empty if it has none."""
+    names = ", ".join(map(repr, vars(leaf)))
+    return names and f"is a tensor with attributes ({names}); send .detach(), and their values as leaves"
 
 
 def _take_device_tensor(leaf: Tensor, parts: _Parts) -> None:
