@@ -86,15 +86,21 @@ from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token
 from penstock._tree import flatten
 from penstock.batching import cut
-from penstock.errors import ClosedError, EndOfPipeError, PeerError, UsageError, WorkerError
+from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError, UsageError, WorkerError
 from penstock.events import WorkerDied
 from penstock.transport import TensorPipeReader
+from penstock.transport._encoding import Unreadable
 
 _logger = logging.getLogger("penstock")
 
 
 class BatchReader(TensorPipeReader):
-    """The reading end of the tensor pipe, whose loader has a warning of its own about kept memory."""
+    """The reading end of the tensor pipe, whose loader has a warning of its own about kept memory.
+
+    A leaf that can't be rebuilt here doesn't end the helper process: it is the error of its batch.
+    """
+
+    _keeps_unreadable = True
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when `receive` may have become quick."""
@@ -104,6 +110,11 @@ class BatchReader(TensorPipeReader):
     def was_joined(self) -> bool:
         """Whether the helper has connected."""
         return bool(self._writer_pids)
+
+    @property
+    def has_unreadable(self) -> bool:
+        """Whether a batch had a leaf that can't be rebuilt in this process."""
+        return self._last is not None and self._last.has_unreadable
 
     @property
     def keeps_referred(self) -> bool:
@@ -590,6 +601,10 @@ class HelperSupplier(ReceivedSupplier):
         if bounds is not None:
             columns, structure = flatten(batches[0])
             batches = cut(structure, columns, bounds.tolist(), COPIED_BYTES)
+        elif process.reader.has_unreadable:
+            for index, batch in enumerate(batches):
+                if (error := _unreadable(batch)) is not None:
+                    return Received(batches[:index], _with_token(reports, index), error)
         if status == MessageKind.ITEM:
             return Received(batches, reports, None)
         self._is_running = False
@@ -616,3 +631,14 @@ class HelperSupplier(ReceivedSupplier):
             "batches outside of the helper process of isolated=True. Raise memory=, keep fewer batches, or use "
             "copy=True, which delivers copies."
         )
+
+
+def _unreadable(batch: Element) -> MessageError | None:
+    """Return the error of a batch with a leaf that can't be rebuilt in this process; None for any other batch."""
+    return next((leaf.error for leaf in flatten(batch)[0] if isinstance(leaf, Unreadable)), None)
+
+
+def _with_token(reports: Sequence[BatchReport], index: int) -> list[BatchReport]:
+    """Return the reports of the batches before the one at `index`, and one with its token."""
+    token = reports[index].token if index < len(reports) else None
+    return [*reports[:index], *itertools.repeat(NO_REPORT, index - len(reports)), NO_REPORT._replace(token=token)]

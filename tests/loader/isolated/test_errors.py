@@ -49,6 +49,27 @@ def test_an_unsendable_batch_is_an_error(*, ordered: bool) -> None:
         assert found == [*range(0, 36, 4)] or not ordered
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_batch_that_can_not_be_rebuilt_is_an_error(
+    *, ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes in the batch's place, at each call, and no process is restarted; then the next batches follow."""
+    file = tmp_path / "there"
+    monkeypatch.setenv("PENSTOCK_TEST_FILE", str(file))
+    with isolated(ps.range(100).batch(4, merge=parts.refused_for_now), 2, ordered=ordered) as loader:
+        found: list[int] = []
+        batches = iter(loader)
+        for _ in range(5):
+            with pytest.raises(MessageError, match=r"can't be rebuilt in this process .*not there yet"):
+                found.extend(batch[0].first for batch in batches)
+            assert found == [*range(0, 36, 4)] or not ordered
+        file.touch()
+        found.extend(batch[0].first for batch in batches)
+        assert sorted(found) == [*range(0, 100, 4)]
+        assert loader.stats()["worker_restarts"] == 0
+    assert not caplog.records
+
+
 def test_an_unreadable_dataset_is_an_error() -> None:
     """An error while the helper builds the dataset is raised each time, and restarts no process."""
     with isolated(ps.range(8).map(parts.Unreadable()).batch(4)) as loader:

@@ -18,6 +18,7 @@ trusts the sender.
 from penstock.transport._encoding._containers import register_container as register_container
 from penstock.transport._encoding._decoder import LARGEST_COPIED_BYTES as LARGEST_COPIED_BYTES
 from penstock.transport._encoding._decoder import Decoder as Decoder
+from penstock.transport._encoding._decoder import Unreadable as Unreadable
 from penstock.transport._encoding._device_tensors import MIN_SLOT_BYTES as MIN_SLOT_BYTES
 from penstock.transport._encoding._device_tensors import DevicePlace as DevicePlace
 from penstock.transport._encoding._device_tensors import OnDevice as OnDevice

@@ -50,12 +50,27 @@ class _Learned:
     builder: Builder | None = None
 
 
+class Unreadable:
+    """Takes the place of a pickled leaf that can't be rebuilt in this process. It is a leaf, so it is no dataclass.
+
+    Attributes:
+        error: the reason.
+    """
+
+    def __init__(self, error: MessageError) -> None:
+        self.error = error
+
+
 class Decoder:
     """Makes elements from messages. One thread at a time may use it.
 
     Args:
         allow_pickle: unpickle pickled leaves, import types that aren't registered, and open device slots: only for
             messages from processes of your own.
+        keeps_unreadable: put an `Unreadable` in the place of a pickled leaf that can't be rebuilt, and raise no error.
+
+    Attributes:
+        has_unreadable: whether an element had such a leaf.
 
     Example:
         >>> from penstock.transport._encoding import Encoder
@@ -68,8 +83,10 @@ class Decoder:
         ['a', 1]
     """
 
-    def __init__(self, *, allow_pickle: bool = False) -> None:
+    def __init__(self, *, allow_pickle: bool = False, keeps_unreadable: bool = False) -> None:
+        self.has_unreadable = False
         self._allow_pickle = allow_pickle
+        self._keeps_unreadable = keeps_unreadable
         self._learned: OrderedDict[bytes, _Learned] = OrderedDict()
 
     def learn(self, description: bytes) -> None:
@@ -115,7 +132,13 @@ class Decoder:
             learned.builder = builder_of(learned.layout.tree, allow_pickle=self._allow_pickle)
         copied_bytes = _EVERYTHING if copy else LARGEST_COPIED_BYTES
         message = _Message(
-            learned.layout, head, cast("memoryview", memory), _bytes_of(memory), copied_bytes, self._allow_pickle
+            learned.layout,
+            head,
+            cast("memoryview", memory),
+            _bytes_of(memory),
+            copied_bytes,
+            self._allow_pickle,
+            self._kept if self._keeps_unreadable else None,
         )
         try:
             return learned.builder(iter(_leaves(message, places)))
@@ -124,6 +147,10 @@ class Decoder:
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise MessageError(f"this message is damaged ({type(error).__name__}: {error})") from error
 
+    def _kept(self, error: MessageError) -> Unreadable:
+        self.has_unreadable = True
+        return Unreadable(error)
+
 
 class _Message(NamedTuple):
     """A message that is being decoded.
@@ -131,6 +158,7 @@ class _Message(NamedTuple):
     Attributes:
         memory: any object with the buffer protocol; NumPy's type stubs require `memoryview`.
         view: all of it, as bytes.
+        unreadable: returns what takes the place of a leaf that can't be rebuilt; None if the error is raised.
     """
 
     layout: Layout
@@ -139,6 +167,7 @@ class _Message(NamedTuple):
     view: memoryview
     copied_bytes: int
     allow_pickle: bool
+    unreadable: Callable[[MessageError], Unreadable] | None
 
 
 def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
@@ -286,7 +315,12 @@ def _sized(kind: str, chunk: memoryview, message: _Message) -> object:
             "this message has a leaf that must be unpickled. Pass allow_pickle=True if its sender is a process of your "
             "own."
         )
-    return load(chunk, copied_bytes=message.copied_bytes)
+    try:
+        return load(chunk, copied_bytes=message.copied_bytes)
+    except MessageError as error:
+        if message.unreadable is None:
+            raise
+        return message.unreadable(error)
 
 
 _Buffer = TypeVar("_Buffer", bytes, memoryview)

@@ -90,6 +90,8 @@ class TensorPipeReader:
         [0, 100000, 200000]
     """
 
+    _keeps_unreadable = False
+
     def __init__(
         self,
         address: str | None = None,
@@ -312,7 +314,12 @@ class TensorPipeReader:
                     f"this reader can't accept another writer ({error.strerror}); raise the limit (ulimit -n), or "
                     "close files",
                 ) from error
-            connection = Connection(connected, allow_pickle=self._allow_pickle, copy=self._copy)
+            connection = Connection(
+                connected,
+                allow_pickle=self._allow_pickle,
+                copy=self._copy,
+                keeps_unreadable=self._keeps_unreadable,
+            )
             if self._num_writers is not None and self._accepted >= self._num_writers:
                 refusal = (
                     f"the reader has num_writers={self._num_writers}, and as many have connected; raise num_writers"
@@ -417,13 +424,15 @@ class Connection:
         capacity: the most elements that the writer sends ahead; 0 before its hello.
     """
 
-    def __init__(self, connected: socket.socket, *, allow_pickle: bool, copy: bool) -> None:
+    def __init__(
+        self, connected: socket.socket, *, allow_pickle: bool, copy: bool, keeps_unreadable: bool = False
+    ) -> None:
         self.descriptors = [connected.fileno()]
         self.ended = False
         self.capacity = 0
         self._socket = connected
         self._inbox = Inbox(connected)
-        self._decoder = Decoder(allow_pickle=allow_pickle)
+        self._decoder = Decoder(allow_pickle=allow_pickle, keeps_unreadable=keeps_unreadable)
         self._allow_pickle = allow_pickle
         self._copy = copy
         self._starved: Starved | None = None
@@ -434,6 +443,11 @@ class Connection:
         self._process: io.FileIO | None = None
         self.pid = peer_pid(connected)
         connected.settimeout(0)
+
+    @property
+    def has_unreadable(self) -> bool:
+        """Whether a message had a leaf that can't be rebuilt, if such leaves are kept as `Unreadable`."""
+        return self._decoder.has_unreadable
 
     @property
     def held(self) -> int:
