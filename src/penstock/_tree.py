@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock.errors import UsageError
+from penstock.errors import InternalError, UsageError
 
 Element: TypeAlias = Any  # user data: a nested dict, list, tuple, named tuple or dataclass of leaves
 
@@ -132,7 +132,35 @@ def map_leaves(function: Callable[[Any], object], element: Element) -> Element:
         return function(element)
     container, keys, children = parts
     before = list(children)
-    made = [map_leaves(function, child) for child in before]
+    return _with_children(element, container, keys, before, [map_leaves(function, child) for child in before])
+
+
+def map_children(function: Callable[[str, Any], object], part: Element) -> Element:
+    """Return a container with `function` applied to what it holds, but not to what is inside that; as `map_leaves`.
+
+    Args:
+        function: called with the end of each part's path, and the part.
+        part: the container.
+
+    Raises:
+        UsageError: as `map_leaves`.
+
+    Example:
+        >>> map_children(lambda step, child: f"{step}: {child}", {"b": 1, "a": (2, 3)})
+        {'b': "['b']: 1", 'a': "['a']: (2, 3)"}
+    """
+    parts = _parts(part)
+    if parts is None:
+        raise InternalError("a leaf holds no parts")
+    container, keys, children = parts
+    before = list(children)
+    steps = [_step(container, key) for key in keys or range(len(before))]
+    return _with_children(part, container, keys, before, list(map(function, steps, before)))
+
+
+def _with_children(
+    element: Element, container: type, keys: tuple[Hashable, ...], before: list[Any], made: list[Any]
+) -> Element:
     if hasattr(container, "__dataclass_fields__"):
         return _dataclass_like(element, keys, made)
     if container is type(element):
@@ -368,11 +396,11 @@ def _paths(structure: Structure, path: str) -> Iterator[str]:
     if structure.container is None:
         yield path
     for key, child in _named_children(structure):
-        yield from _paths(child, path + _step(structure, key))
+        yield from _paths(child, path + _step(structure.container, key))
 
 
-def _step(structure: Structure, key: Hashable) -> str:
-    return f"[{key!r}]" if structure.container in {dict, list, tuple} else f".{key}"
+def _step(container: type | None, key: Hashable) -> str:
+    return f"[{key!r}]" if container in {dict, list, tuple} else f".{key}"
 
 
 def _difference(structure: Structure, other: Structure, names: tuple[str, str], path: str) -> str:
@@ -385,7 +413,7 @@ def _difference(structure: Structure, other: Structure, names: tuple[str, str], 
     for key, child in children.items():
         if key not in other_children:
             return f"{subject(path)} has the key {key!r} in {first} but not in {second}"
-        difference = _difference(child, other_children[key], names, path + _step(structure, key))
+        difference = _difference(child, other_children[key], names, path + _step(structure.container, key))
         if difference:
             return difference
     for key in other_children:

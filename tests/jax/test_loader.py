@@ -1,6 +1,7 @@
 """Batches as JAX arrays: the same values, over the same memory, and clear errors for other leaves."""
 
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,32 @@ def test_shardings(devices: Any) -> None:
         next(iter(door.Loader(dataset, {"x": rows})))
     with pytest.raises(UsageError, match=r"sharding must be.*got 'data'"):
         door.Loader(dataset, "data")
+
+
+@dataclass
+class Data:
+    """A dataclass that isn't registered with JAX."""
+
+    inside: Any
+    y: Any
+
+
+def test_registered_types_in_other_dataclasses() -> None:
+    """They keep what JAX doesn't place, and a message has the whole path of a leaf."""
+
+    def nested(numbers: Any) -> Any:
+        return {"a": [Data({"b": Registered(numbers, "numbers")}, numbers)]}
+
+    (batch,) = door.Loader(ps.range(4).batch(4).map(nested))
+    data: Data = batch["a"][0]
+    assert (data.inside["b"].name, data.inside["b"].x.tolist(), data.y.tolist()) == (
+        "numbers",
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+    )
+    texts = ps.range(4).batch(4).map(lambda numbers: {"a": [Data({"b": [numbers, "text"]}, numbers)]})
+    with pytest.raises(GraphError, match=r"^\['a'\]\[0\]\.inside\['b'\]\[1\] of the batch has the type str"):
+        list(door.Loader(texts))
 
 
 def test_rows_that_cannot_be_cut(devices: Any) -> None:

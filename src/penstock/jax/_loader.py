@@ -8,6 +8,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, chain_text, is_endless, need_count
 from penstock._loader import PlacedLoader, PlacementThread
 from penstock._plan import Limits, Plan, Shard
-from penstock._tree import is_array, is_container, map_leaves, subject
+from penstock._tree import is_array, is_container, map_children, subject
 from penstock.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
@@ -185,16 +186,18 @@ def _has_equal_rows(plan: Plan) -> bool:
 class Placing:
     """Makes JAX arrays of batches, placed as a sharding specifies. May be used by several threads."""
 
-    def __init__(self, sharding: object, shard: Shard) -> None:
+    def __init__(self, sharding: object, shard: Shard, outer_path: Callable[[], str] = str) -> None:
         """Check the arguments.
 
         Args:
             sharding: the placement of global batches: a sharding or device, or a pytree of them that has a batch's
                 structure or is a prefix of it; None for JAX's default device.
             shard: this process's part of the rows.
+            outer_path: returns the path of what is placed in its batch, for messages; by default it is the batch.
         """
         self._sharding: Any = None if sharding is None else jax.tree_util.tree_map(_as_sharding, sharding)
         self._shard = shard
+        self._outer_path = outer_path
         self._is_one = isinstance(self._sharding, jax.sharding.Sharding)
         self._several = jax.process_count() > 1
         self._checked: set[tuple[object, tuple[int, ...]]] = set()
@@ -222,9 +225,9 @@ class Placing:
             if _is_plain(leaf):
                 continue
             if is_container(leaf):  # JAX treats a dataclass that isn't registered with it as a leaf
-                unknown[index] = map_leaves(Placing(shardings[index], self._shard), leaf)
+                unknown[index] = self._placed_inside(partial(self._path, batch, index), shardings[index], leaf)
             else:
-                leaves[index] = _host_array(batch, index, leaf)
+                leaves[index] = _host_array(partial(self._path, batch, index), leaf)
         known = [index for index in range(len(leaves)) if index not in unknown] if unknown else range(len(leaves))
         if self._sharding is not None:
             for index in known:
@@ -234,6 +237,23 @@ class Placing:
         put = self._put([leaves[index] for index in known], [shardings[index] for index in known])
         unknown |= zip(known, put, strict=True)
         return structure.unflatten([unknown[index] for index in range(len(leaves))])
+
+    def _placed_inside(self, path: Callable[[], str], sharding: Sharding, container: Element) -> Element:
+        """Return a container that JAX doesn't know with all that it holds placed; that may be types that JAX knows."""
+
+        def placed(step: str, part: Element) -> Element:
+            return Placing(sharding, self._shard, lambda: path() + step)(part)
+
+        return map_children(placed, container)
+
+    def _path(self, batch: Element, index: int) -> str:
+        """Return the path of a leaf."""
+        paths, _ = jax.tree_util.tree_flatten_with_path(batch)
+        return self._outer_path() + str(jax.tree_util.keystr(paths[index][0]))
+
+    def _name(self, batch: Element, index: int) -> str:
+        """Return the name of a leaf in messages."""
+        return subject(self._path(batch, index))
 
     def _shardings_for(self, batch: Element, count: int) -> list[Any]:
         if self._sharding is None or self._is_one:
@@ -300,20 +320,21 @@ class Placing:
         except (ValueError, IndexError) as error:
             if not shape:
                 raise GraphError(
-                    f"{_path(batch, index)} is a single value, which {sharding} can't cut ({error}). Make batches with "
-                    "batch(…) first"
+                    f"{self._name(batch, index)} is a single value, which {sharding} can't cut ({error}). Make batches "
+                    "with batch(…) first"
                 ) from error
             raise GraphError(
-                f"{_path(batch, index)} of the global batch, of shape {shape}, can't be cut as {sharding} says "
-                f'({error}). For a last batch that isn\'t full, use batch(…, remainder="drop") or "pad"; for leaves '
-                "that are cut in another way, pass a pytree of shardings."
+                f"{self._name(batch, index)} of the global batch, of shape {shape}, can't be cut as {sharding} "
+                f'says ({error}). For a last batch that isn\'t full, use batch(…, remainder="drop") or "pad"; for '
+                "leaves that are cut in another way, pass a pytree of shardings."
             ) from error
         if self._shard.count > 1 and shape:
             held = Shard.from_jax(sharding, shape)
             if (held.rank, held.count) != (self._shard.rank, self._shard.count):
                 raise UsageError(
                     f"the devices of this process hold part {held.rank} of {held.count} of the rows of "
-                    f"{_path(batch, index)}, and shard= is {self._shard}. Use shard=Shard.from_jax(sharding, shape)."
+                    f"{self._name(batch, index)}, and shard= is {self._shard}. Use shard=Shard.from_jax(sharding, "
+                    "shape)."
                 )
         self._checked.add((sharding, shape))
 
@@ -340,7 +361,7 @@ def _as_sharding(given: Sharding) -> Sharding:
     return given
 
 
-def _host_array(batch: Element, index: int, leaf: Element) -> Element:
+def _host_array(path: Callable[[], str], leaf: Element) -> Element:
     """Return a leaf as an array that JAX accepts; only 64-bit floats lose precision.
 
     Raises:
@@ -352,7 +373,7 @@ def _host_array(batch: Element, index: int, leaf: Element) -> Element:
     if not is_array(array) or not _has_numbers(array.dtype):
         kind = f"the dtype {array.dtype}" if is_array(array) else f"the type {type(leaf).__qualname__}"
         raise GraphError(
-            f"{_path(batch, index)} of the batch has {kind}, for which JAX has no arrays. Convert it to numbers in a "
+            f"{subject(path())} of the batch has {kind}, for which JAX has no arrays. Convert it to numbers in a "
             "map, or leave it out."
         )
     narrow = _NARROW.get(array.dtype)
@@ -360,7 +381,7 @@ def _host_array(batch: Element, index: int, leaf: Element) -> Element:
         low, high = array.min(), array.max()
         if low < narrow.min or high > narrow.max:
             raise GraphError(
-                f"{_path(batch, index)} of the batch has values from {low} to {high}, and JAX would convert them to "
+                f"{subject(path())} of the batch has values from {low} to {high}, and JAX would convert them to "
                 f"{narrow.dtype}. Call jax.config.update('jax_enable_x64', True), or make them smaller in a map."
             )
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
@@ -379,9 +400,3 @@ def _has_numbers(dtype: np.dtype[Any]) -> bool:
     if dtype.type.__module__ != "numpy":  # a dtype of ml_dtypes, such as bfloat16
         return bool(jax.numpy.issubdtype(dtype, np.number))
     return dtype.isnative and dtype.name in _NUMBERS
-
-
-def _path(batch: Element, index: int) -> str:
-    """Return the name of a leaf of a batch for messages."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(batch)
-    return subject(jax.tree_util.keystr(paths[index][0]))
