@@ -228,6 +228,13 @@ def test_registered_types_in_other_dataclasses() -> None:
         list(door.Loader(texts))
 
 
+def test_masked_arrays_are_refused() -> None:
+    """The error names the leaf, as penstock.torch does."""
+    masked = ps.range(4).batch(4).map(lambda numbers: {"x": Data(np.ma.masked_array(numbers, numbers > 2), 0)})
+    with pytest.raises(GraphError, match=r"^\['x'\]\.inside of the batch is a masked array.*array\.filled\(0\)"):
+        list(door.Loader(masked))
+
+
 def test_rows_that_cannot_be_cut(devices: Any) -> None:
     """A last batch that the devices can't share is an error with the remedy, as is a shard that isn't its own."""
     rows = sharded(devices)

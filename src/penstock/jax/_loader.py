@@ -18,7 +18,7 @@ from penstock._dataset import Dataset, explain_methods
 from penstock._graph import Element, chain_text, is_endless, need_count
 from penstock._loader import PlacedLoader, PlacementThread
 from penstock._plan import Limits, Plan, Shard
-from penstock._tree import is_array, is_container, map_children, subject
+from penstock._tree import is_array, is_container, is_masked, map_children, subject
 from penstock.errors import GraphError, UsageError
 
 if TYPE_CHECKING:
@@ -369,6 +369,11 @@ def _host_array(path: Callable[[], str], leaf: Element) -> Element:
     """
     if isinstance(leaf, jax.Array):
         return leaf
+    if is_masked(leaf):
+        raise GraphError(
+            f"{subject(path())} of the batch is a masked array, whose mask a jax.Array would lose. In a map, return "
+            "its data and its mask as two arrays, or fill it: array.filled(0)."
+        )
     array: Any = np.asarray(leaf) if _is_number(leaf) else leaf
     if not is_array(array) or not _has_numbers(array.dtype):
         kind = f"the dtype {array.dtype}" if is_array(array) else f"the type {type(leaf).__qualname__}"
