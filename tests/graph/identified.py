@@ -15,6 +15,7 @@ import numpy as np
 from penstock import PerWorker
 from penstock._graph._code import code_identity as code_identity
 from penstock._graph._code import is_lambda_or_local as is_lambda_or_local
+from penstock._graph._code import key_identity as key_identity
 from penstock.batching import Pad, Stack
 
 SIZE = 224
@@ -112,5 +113,8 @@ KINDS: dict[str, Any] = {
 
 
 def identities() -> dict[str, list[str]]:
-    """Return the identities of all these functions, with and without state."""
-    return {name: [code_identity(kind), code_identity(kind, with_state=False)] for name, kind in KINDS.items()}
+    """Return the identities of all these functions: with and without state, and in the key of a cache."""
+    return {
+        name: [code_identity(kind), code_identity(kind, with_state=False), key_identity(kind).digest]
+        for name, kind in KINDS.items()
+    }

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock._graph import _code
-from penstock._graph._code import held_values
+from penstock._graph._code import held_values, key_identity
 from penstock.batching import Pad
 from tests.graph.identified import (
     KINDS,
@@ -34,7 +34,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 def test_functions_of_all_kinds_differ() -> None:
     """No two of the functions have the same identity."""
-    assert len({identity for identity, _ in identities().values()}) == len(KINDS)
+    assert len({identity for identity, *_ in identities().values()}) == len(KINDS)
 
 
 def module_of(source: str) -> Any:
@@ -309,3 +309,26 @@ def test_lambdas_and_local_functions_are_known() -> None:
     named: list[Any] = [helper, len, str, Resize(3), Resize(3).crop, functools.partial(helper, 1), np.add]
     assert all(map(is_lambda_or_local, local))
     assert not any(map(is_lambda_or_local, named))
+
+
+class Scaled:
+    """A decorator that keeps a factor beside the function that it wraps."""
+
+    def __init__(self, function: Callable[[int], int], factor: int) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.factor = factor
+
+    def __call__(self, number: int) -> int:
+        """Return the function's result, scaled."""
+        return self.function(number) * self.factor
+
+
+def test_the_key_of_a_cache_has_all_of_a_wrapper() -> None:
+    """An object that wraps a function counts by its values, too, and so do the functions of a dispatcher."""
+    assert key_identity(Scaled(helper, 2)) == key_identity(Scaled(helper, 2)) != key_identity(Scaled(helper, 3))
+    assert key_identity(functools.lru_cache(helper)) == key_identity(functools.lru_cache(1)(helper))
+    dispatched = functools.singledispatch(helper)
+    before = key_identity(dispatched)
+    dispatched.register(str, len)
+    assert key_identity(dispatched) != before

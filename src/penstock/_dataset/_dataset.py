@@ -764,7 +764,8 @@ class Dataset(NotesErrors, Generic[T_co]):
         Raises:
             UsageError: `index` names a file of another kind, or one that can't be written.
             GraphError: with `index`, the dataset has no positions or no end, or a step below has other elements in
-                another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step.
+                another epoch: a random map, or one with `on_error=ps.Substitute()`. Filter below that step. Or a
+                source can't be distinguished from others: it needs a method `fingerprint()`.
 
         Example:
             >>> import penstock as ps
@@ -880,15 +881,17 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Args:
             where: a directory, which any number of processes may share; None keeps elements in this process's memory.
-                The directory must be trusted like code. Its elements are keyed by the source, the order and the
-                functions' code; after a change of one of them, elements are computed again.
+                The directory must be trusted like code. Its elements are keyed by the source, with the paths, sizes
+                and times of its files, the order and the functions' code; after a change of one of them, elements are
+                computed again.
             size: the maximal size in bytes, or text such as "20GB".
             version: replaces the functions' code in the key, for functions whose versions can't be distinguished, such
                 as lambdas; change it with the code.
 
         Raises:
             GraphError: there is a random step or an order that changes with the epoch below, which would be that of the
-                first epoch in all; or a lambda in a cache in a directory, and no version.
+                first epoch in all; or, in a cache in a directory without a version, a lambda, or a source that can't be
+                distinguished from others.
 
         Example:
             >>> import penstock as ps
@@ -901,7 +904,7 @@ class Dataset(NotesErrors, Generic[T_co]):
         need_fixed_order(self._node, "cache()")
         verify_cached(self._node, on_disk=where is not None, version=version)
         limit = parse_bytes("size", size)
-        identity = cache_identity(self._node, version)
+        identity = cache_identity(self._node, version, on_disk=where is not None)
         if where is None:
             return self._new(Cache(self._node, _storage.MemoryCache(limit, identity), "cache()"))
         store = _storage.DiskCache(os.fspath(where), identity, limit)

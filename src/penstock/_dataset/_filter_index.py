@@ -36,7 +36,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -55,11 +55,12 @@ from penstock._graph import (
     Substitute,
     all_details,
     chain_text,
-    code_identities,
     evaluate_block,
     fingerprint,
+    function_identities,
     hold_order,
     need_finite,
+    source_identities,
     walk,
 )
 from penstock._os import Bell, DaemonThread, uninterrupted
@@ -176,11 +177,15 @@ def _need_lasting_elements(node: Node) -> None:
 
 
 def _identity(step: Filter) -> Fingerprint:
-    """Return the identity of the bits: the dataset's fingerprint, with the complete code of its functions."""
+    """Return the identity of the bits: the dataset's fingerprint, with the identities of its sources and functions."""
     below, details = fingerprint(step.parent), all_details(step.parent)
-    texts = [*code_identities(step), *details["source"], *details["order"]]
-    functions = hashlib.blake2b(" ".join(texts).encode(), digest_size=8)
-    return Fingerprint(below.source, below.order, functions.hexdigest(), "", {})
+    sources = source_identities(step.parent, "filter(index=…)", "leave index= out")
+    functions = [*function_identities(step), *details["source"], *details["order"]]
+    return Fingerprint(_short([below.source, *sources]), below.order, _short(functions), "", {})
+
+
+def _short(texts: Sequence[str]) -> str:
+    return hashlib.blake2b(" ".join(texts).encode(), digest_size=8).hexdigest()
 
 
 def _warn(path: str, found: Found) -> None:

@@ -15,10 +15,11 @@ from penstock._graph._describe import verb_text as verb_text
 from penstock._graph._fingerprint import Fingerprint as Fingerprint
 from penstock._graph._fingerprint import all_details as all_details
 from penstock._graph._fingerprint import cache_identity as cache_identity
-from penstock._graph._fingerprint import code_identities as code_identities
 from penstock._graph._fingerprint import fingerprint as fingerprint
+from penstock._graph._fingerprint import function_identities as function_identities
 from penstock._graph._fingerprint import note_held_values as note_held_values
 from penstock._graph._fingerprint import seen_past as seen_past
+from penstock._graph._fingerprint import source_identities as source_identities
 from penstock._graph._gather import Batch as Batch
 from penstock._graph._gather import Planned as Planned
 from penstock._graph._gather import is_batch as is_batch

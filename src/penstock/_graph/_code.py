@@ -17,6 +17,9 @@ array by a sample. An object with a method `fingerprint()` counts by its result,
 identity doesn't cover files that the function reads, or functions that it calls through a module's name, since the
 byte code doesn't show these.
 
+`key_identity` is the identity of a function or of a source in the key of a cache on disk. There, values count as a
+whole, and what is in files by the files' paths, sizes and times.
+
 `held_values` covers the values of a function that may change while a program runs, and takes a bounded time. States use
 it: a warning shows that a resumed run has another lookup table.
 """
@@ -38,6 +41,10 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._frozen import frozen
+from penstock._graph._plain import plain_bytes
+from penstock.sources import find_mapped
+
 _MAX_LEVELS: Final = 32  # of values within values; deeper ones count by the names of their types
 _MAX_FOLLOWED: Final = 4096  # objects of a walk; functions and classes beyond them count by name
 _WHOLE_BYTES: Final = 1 << 20  # a larger array counts by a sample
@@ -49,6 +56,15 @@ _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})  # modules of `Namespace` and `SimpleNamespace`
+_TEXT_SIZE: Final = 1 << 10  # a longer text counts by a digest in the key of a cache
+_COPIED_BYTES: Final = 1 << 24  # of an array whose values don't lie together, in one step
+_PIECE: Final = 1 << 6  # values of a container that count together in the key of a cache
+_FEW: Final = 8  # values of a container whose texts count as they are
+# Modules of objects without a lasting value, such as locks: these don't count.
+_VALUELESS: Final = frozenset(
+    ("_thread", "threading", "multiprocessing", "concurrent", "asyncio", "logging", "weakref", "queue", "_queue", "ssl")
+)
+_CACHED: Final = type(functools.lru_cache(len))
 _Value = TypeVar("_Value")
 _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
@@ -94,6 +110,41 @@ def held_values(function: Callable[..., Any]) -> str:
         ''
     """
     return _held_values.of(function, functools.partial(_held_digits, function))
+
+
+@frozen
+class KeyIdentity:
+    """The identity of a function or source in the key of a cache.
+
+    Attributes:
+        digest: 32 hexadecimal digits.
+        hidden: the names of the types of values, outside of code, whose content isn't visible, such as an open file.
+    """
+
+    digest: str
+    hidden: tuple[str, ...]
+
+
+def key_identity(thing: object) -> KeyIdentity:
+    """Return the identity of a function or of a source, with all values that it holds now.
+
+    It differs from `code_identity`:
+
+      - Containers, texts and arrays count as a whole. Memory maps and the sources of files aren't read: they count by
+        the paths, sizes and times of their files.
+      - An object counts by its attributes or its pickle, even if it wraps a function.
+      - A dataset of Hugging Face counts by its own fingerprint.
+
+    Args:
+        thing: any callable, or any source.
+
+    Example:
+        >>> key_identity([1, 2]) == key_identity([1, 3]), key_identity(iter).hidden
+        (False, ())
+    """
+    walk = _Key(_package(_innermost(thing)), with_state=True)
+    digest = hashlib.blake2b(walk.text(thing).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return KeyIdentity(digest, tuple(sorted(walk.hidden)))
 
 
 class _Kept(Generic[_Value]):
@@ -251,8 +302,27 @@ class _Walk:
         del owner, name, value
         return True
 
-    def may_hide_state(self) -> None:
+    def may_hide_state(self, value: object) -> None:
         """Record that the state of a visited value may be missing in the text."""
+
+    def own_text(self, thing: object) -> str | None:
+        """Return the text of an object that identifies itself or stands for another one; None for others."""
+        kind = type(thing)
+        own: object = getattr(kind, "fingerprint", None)
+        if callable(own):
+            return f"{_name(kind)} {own(thing)}"
+        wrapped: object = getattr(thing, "__wrapped__", None)
+        return None if wrapped is None else f"{_name(kind)} {self.text(wrapped)}"
+
+    def array_digest(self, array: NDArray[Any]) -> str:
+        """Return the digest of an array, or of a sample of a large one."""
+        if array.nbytes > self.whole_bytes:
+            array = array.flat[np.linspace(0, array.size - 1, _SAMPLED_VALUES).astype(np.int64)]
+        return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
+
+    def tensor(self, thing: object) -> str:
+        """Return the text of a tensor of another package, which must be on the host."""
+        return self.text(np.from_dlpack(cast("Any", thing)))
 
     def content(self, thing: object) -> str:
         """Return the text of an object's content, which is the state that a copy would get."""
@@ -388,7 +458,8 @@ class _Held(_Walk):
     def follows(self, thing: object) -> bool:
         return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
 
-    def may_hide_state(self) -> None:
+    def may_hide_state(self, value: object) -> None:
+        del value
         self._notes.may_hide_state = True
 
     def content(self, thing: object) -> str:
@@ -398,6 +469,91 @@ class _Held(_Walk):
 
     def _is_partly_used(self, owner: type) -> bool:
         return _package(owner) in _NAMESPACES or self.follows(owner)
+
+
+class _Key(_Walk):
+    """A walk for the key of a cache on disk, in which values count as a whole.
+
+    Attributes:
+        hidden: the names of the types of values whose content isn't visible.
+    """
+
+    code_texts = _Kept()
+
+    def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
+        super().__init__(package, with_state=with_state, depth=depth)
+        self.hidden: set[str] = set()
+        self._code_levels = 0  # functions and classes around the visited value
+
+    def text(self, value: object) -> str:
+        if isinstance(value, (str, bytes, bytearray)) and len(value) > _TEXT_SIZE:
+            content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+            return f"{type(value).__name__} {len(value)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
+        is_code = isinstance(value, (types.FunctionType, type))
+        self._code_levels += is_code
+        try:
+            return super().text(value)
+        finally:
+            self._code_levels -= is_code
+
+    def texts(self, values: Iterable[object]) -> str:
+        left = iter(values)
+        pieces = iter(lambda: list(itertools.islice(left, _PIECE)), [])
+        return f"[{', '.join(map(self._piece, pieces))}]"
+
+    def _piece(self, values: list[object]) -> str:
+        if len(values) < _FEW:
+            return ", ".join(map(self.text, values))
+        plain = plain_bytes(values)
+        content = ", ".join(map(self.text, values)).encode("utf-8", "surrogatepass") if plain is None else plain
+        return f"{len(values)} {plain is None} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
+
+    def _sibling(self) -> _Walk:
+        walk = _Key(self.package, with_state=self.with_state, depth=self._depth)
+        walk.hidden, walk._code_levels = self.hidden, self._code_levels
+        return walk
+
+    def may_hide_state(self, value: object) -> None:
+        if not self._code_levels and _package(value) not in _VALUELESS:
+            self.hidden.add(type(value).__qualname__)
+
+    def own_text(self, thing: object) -> str | None:
+        kind = type(thing)
+        parts: object = getattr(kind, "identity_parts", None)
+        if callable(parts) and any(_package(base) == "penstock" for base in kind.__mro__):
+            return f"{self.text(kind)} {self.text(parts(thing))}"
+        if _package(kind) == "datasets" and isinstance(own := getattr(thing, "_fingerprint", None), str):
+            return f"{_name(kind)} {own}"
+        if isinstance(thing, types.MappingProxyType):
+            return f"{_name(kind)} {self.text(dict(cast('Mapping[object, object]', thing)))}"
+        if callable(getattr(kind, "fingerprint", None)) or kind is _CACHED:
+            return super().own_text(thing)
+        return None
+
+    def array_digest(self, array: NDArray[Any]) -> str:
+        mapped = find_mapped(array)
+        if mapped is not None:
+            return self.text(mapped)
+        if array.ndim == 0 or array.nbytes == 0:
+            return array.tobytes().hex()
+        digest = hashlib.blake2b(digest_size=16)
+        rows = max(1, len(array) if array.flags.c_contiguous else _COPIED_BYTES * len(array) // array.nbytes)
+        for begin in range(0, len(array), rows):
+            digest.update(np.ascontiguousarray(array[begin : begin + rows]).reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def tensor(self, thing: object) -> str:
+        detach: Callable[[], object] = getattr(thing, "detach", lambda: thing)
+        with contextlib.suppress(Exception):  # it is on a device, or has a dtype that NumPy lacks
+            return super().tensor(detach())
+        return self.content(thing)
+
+    def content(self, thing: object) -> str:
+        kind: Any = type(thing)
+        if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+            return self.text(thing.__reduce_ex__(4))
+        object.__reduce_ex__(thing, 4)  # raises TypeError for an object of a class in C with a state of its own
+        return super().content(thing)
 
 
 def _of_function(function: types.FunctionType, walk: _Walk) -> str:
@@ -546,9 +702,7 @@ def _of_array(array: NDArray[Any], walk: _Walk) -> str:
     described = f"{_name(type(array))} {array.dtype} {array.shape}"
     if array.dtype.hasobject:
         return f"{described} {walk.text(array.tolist())}"
-    if array.nbytes > walk.whole_bytes:
-        array = array.flat[np.linspace(0, array.size - 1, _SAMPLED_VALUES).astype(np.int64)]
-    return f"{described} {hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()}"
+    return f"{described} {walk.array_digest(array)}"
 
 
 def _of_scalar(scalar: "np.generic[Any]", walk: _Walk) -> str:
@@ -572,20 +726,13 @@ def _of_module(module: types.ModuleType, walk: _Walk) -> str:
 
 def _of_object(value: object, walk: _Walk) -> str:
     """Return the text of an object: its `fingerprint()`, its fields, its array, or its attributes."""
-    kind = type(value)
-    own: object = getattr(kind, "fingerprint", None)
-    if callable(own):
-        return f"{_name(kind)} {own(value)}"
-    wrapped: object = getattr(value, "__wrapped__", None)
-    if wrapped is not None:
-        return f"{_name(kind)} {walk.text(wrapped)}"
-    again = walk.again(value)
-    if again is not None:
-        return again
-    described = f"{walk.text(kind)} {getattr(value, '__name__', '')}"
+    own = walk.own_text(value) or walk.again(value)
+    if own is not None:
+        return own
+    described = f"{walk.text(type(value))} {getattr(value, '__name__', '')}"
     with contextlib.suppress(Exception):  # the user's class may raise anything
         return f"{described} {_of_content(value, walk)}"
-    walk.may_hide_state()
+    walk.may_hide_state(value)
     return described
 
 
@@ -599,15 +746,15 @@ def _of_content(value: object, walk: _Walk) -> str:
         return ""
     content = _of_state(value, walk)
     if not content:
-        walk.may_hide_state()
+        walk.may_hide_state(value)
     return content
 
 
 def _of_state(value: object, walk: _Walk) -> str:
     kind: Any = type(value)
     thing: Any = value
-    if hasattr(kind, "__dlpack__"):  # a tensor of another package, on the host
-        return walk.text(np.from_dlpack(thing))
+    if hasattr(kind, "__dlpack__"):
+        return walk.tensor(thing)
     if _package(kind) in sys.stdlib_module_names and _package(kind) not in _NAMESPACES:
         # Locks, threads and files have no lasting value; an object that has one defines how it is pickled.
         has_value = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__

@@ -15,8 +15,8 @@ A sampler or a source of the user's counts by its `fingerprint()`, or by a sampl
 The digests are compared with those in saved states, and the golden records hold them. So the texts that are hashed here
 never change, whatever the names in the code: a new kind of text goes into `details`, which old states don't have.
 
-A cache on disk and the index of a filter are keyed by `cache_identity` and `code_identities`, which cover the complete
-code of the functions.
+A cache on disk and the index of a filter are keyed by more: `stored_identities` cover the complete code of the
+functions, the paths, sizes and times of the sources' files, and all that other sources hold.
 """
 
 import hashlib
@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._graph._code import code_identity, held_values
+from penstock._graph._code import code_identity, held_values, key_identity
+from penstock._graph._describe import chain_text
 from penstock._graph._gather import Batch, is_batch, outermost_batch
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
@@ -48,9 +49,9 @@ from penstock._graph._nodes import (
     walk,
 )
 from penstock.batching import Stack
-from penstock.errors import InternalError
+from penstock.errors import GraphError, InternalError
 from penstock.sampling import CheckedSampler, FixedOrder, ScalarSampler, Select, apply_block
-from penstock.sources import source_fingerprint
+from penstock.sources import name_of, source_fingerprint
 
 STEP_DIGITS: Final = 3  # of a step's digest: one change in 4,096 goes unnamed
 _MAX_STEPS: Final = 16
@@ -335,22 +336,59 @@ def _known(function: Callable[..., Any], known: _Known) -> tuple[Callable[..., A
     return known[id(function)]
 
 
-def cache_identity(node: Node, version: str | None) -> str:
+def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
     """Return 32 hexadecimal digits that identify a node's elements.
 
     Args:
         node: the cached node.
         version: replaces the code of the node's functions; None includes their code.
+        on_disk: whether other datasets may use the cache, from which these elements must be distinguished.
+
+    Raises:
+        GraphError: a source below can't be distinguished from another one, and there is no version.
     """
     parts = fingerprint(node)
     details = all_details(node)
     hasher = hashlib.blake2b(digest_size=16)
-    codes = [f"version {version}"] if version is not None else code_identities(node)
-    for text in (parts.source, parts.order, *codes, *details["source"], *details["order"]):
+    if version is not None:
+        codes = [f"version {version}"]
+    elif on_disk:
+        codes = function_identities(node)
+    else:
+        codes = [code_identity(function) for step in walk(node) for function in functions_of(step)]
+    remedy = None if version is not None else 'pass version="1" and change that with the source'
+    sources = source_identities(node, "a cache on disk", remedy) if on_disk else []
+    for text in (parts.source, parts.order, *codes, *details["source"], *details["order"], *sources):
         hasher.update(f"{len(text)}:{text}".encode())
     return hasher.hexdigest()
 
 
-def code_identities(node: Node) -> list[str]:
-    """Return the code identity of each function below and at a node."""
-    return [code_identity(function) for step in walk(node) for function in functions_of(step)]
+def function_identities(node: Node) -> list[str]:
+    """Return the identity of each function below and at a node, in the key of a cache on disk."""
+    return [key_identity(function).digest for step in walk(node) for function in functions_of(step)]
+
+
+def source_identities(node: Node, owner: str, remedy: str | None) -> list[str]:
+    """Return the identity of each source below a node, in the key of a cache on disk.
+
+    Args:
+        node: the cached node.
+        owner: the owner of the key, for messages.
+        remedy: a remedy for sources that can't be distinguished; None accepts them.
+
+    Raises:
+        GraphError: a source can't be distinguished from another one.
+    """
+    known: dict[int, str] = {}
+    sources = [step.source for step in walk(node) if isinstance(step, Read)]
+    for source in sources:
+        if id(source) not in known:
+            identity = key_identity(source)
+            if identity.hidden and remedy is not None:
+                raise GraphError(
+                    f"{chain_text(node)}: {owner} must distinguish sources, and {name_of(source)} holds a value "
+                    f"that doesn't show its content ({', '.join(identity.hidden)}). Give the source a method "
+                    f"fingerprint() that returns a str which changes with its records, or {remedy}."
+                )
+            known[id(source)] = identity.digest
+    return [known[id(source)] for source in sources]

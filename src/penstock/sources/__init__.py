@@ -20,6 +20,7 @@ from penstock.sources._as_source import content_digest as content_digest
 from penstock.sources._as_source import describe_key as describe_key
 from penstock.sources._as_source import source_fingerprint as source_fingerprint
 from penstock.sources._as_source import source_length as source_length
+from penstock.sources._mapped import find_mapped as find_mapped
 from penstock.sources._mapped import map_file as map_file
 from penstock.sources._range import Range as Range
 from penstock.sources._reading import RETRY_WAITS_SECONDS as RETRY_WAITS_SECONDS

@@ -191,6 +191,10 @@ class Arrays:
         ]
         return self._records(blocks)
 
+    def identity_parts(self) -> object:
+        """Return the arrays, or the places of memory maps in files: the key of a cache has their content."""
+        return dict(zip(self._names or ("",), self._parts(), strict=True))
+
     def fingerprint(self) -> str:
         """Return a str that changes with names, dtypes, shapes and content.
 
@@ -215,9 +219,7 @@ class Arrays:
         return f"Arrays({{{', '.join(f'{n!r}: {d}' for n, d in zip(self._names, described, strict=True))}}})"
 
     def __getstate__(self) -> dict[str, Any]:
-        columns = self._opened() if None in self._mapped else self._mapped
-        kept = [mapped or column for mapped, column in zip(self._mapped, columns, strict=True)]
-        return {**self.__dict__, "_columns": None, "_tables": None, "_mapped": kept}
+        return {**self.__dict__, "_columns": None, "_tables": None, "_mapped": self._parts()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -229,6 +231,13 @@ class Arrays:
                 part.open() if isinstance(part, MappedArray) else part.astype(dtype, copy=False)
                 for part, (dtype, _) in zip(kept, self._layout, strict=True)
             ]
+
+    def _parts(self) -> "list[MappedArray | NDArray[Any]]":
+        """Return the place of each array in its file, or the array."""
+        mapped = [part for part in self._mapped if part is not None]
+        if len(mapped) == len(self._mapped):
+            return [*mapped]
+        return [part or column for part, column in zip(self._mapped, self._opened(), strict=True)]
 
     def _opened(self) -> list[NDArray[Any]]:
         # Two threads may do this at once: both map the files, and the list of one is kept.

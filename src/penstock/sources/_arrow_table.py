@@ -13,6 +13,25 @@ from penstock.sources._content import sample_digest
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 
+class _Digest:
+    """A file that keeps only the digest of all that is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=16)
+
+    def write(self, content: bytes) -> int:
+        self.digest.update(content)
+        return len(content)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class ArrowTable:
     """The rows of a table as dicts of columns, with values as `penstock.sources.Arrow` has them.
 
@@ -38,6 +57,7 @@ class ArrowTable:
             ) from error
         self._rows = self._made()
         self._fingerprint: str | None = None
+        self._content: str | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,6 +111,14 @@ class ArrowTable:
         """
         return self._rows.lengths(column)
 
+    def identity_parts(self) -> object:
+        """Return a digest of all content: the key of a cache has it."""
+        if self._content is None:
+            sink = _Digest()
+            self._write(need_arrow().PythonFile(sink, mode="w"))
+            self._content = sink.digest.hexdigest()
+        return self._content
+
     def fingerprint(self) -> str:
         """Return a str that changes with the columns, the number of rows, and the content of a sample of rows."""
         if self._fingerprint is None:
@@ -103,19 +131,24 @@ class ArrowTable:
         return f"ArrowTable({len(self)} rows of {', '.join(map(repr, self._table.column_names))})"
 
     def __getstate__(self) -> dict[str, Any]:
-        pyarrow, ipc = need_arrow(), need_arrow("pyarrow.ipc")
-        sink = pyarrow.BufferOutputStream()
-        with ipc.new_stream(sink, self._table.schema) as writer:
+        sink = need_arrow().BufferOutputStream()
+        self._write(sink)
+        stream = np.frombuffer(sink.getvalue(), np.uint8)
+        return {"stream": stream, "fingerprint": self._fingerprint, "content": self._content}
+
+    def _write(self, sink: object) -> None:
+        """Write the table as a stream of Arrow."""
+        with need_arrow("pyarrow.ipc").new_stream(sink, self._table.schema) as writer:
             for batch in self._table.to_batches():
                 if batch.num_rows:  # of an empty one with an offset, pyarrow writes a message that it can't read
                     writer.write_batch(batch)
-        return {"stream": np.frombuffer(sink.getvalue(), np.uint8), "fingerprint": self._fingerprint}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         pyarrow, ipc = need_arrow(), need_arrow("pyarrow.ipc")
         self._table = ipc.open_stream(pyarrow.py_buffer(cast("NDArray[np.uint8]", state["stream"]))).read_all()
         self._rows = self._made()
         self._fingerprint = state["fingerprint"]
+        self._content = state["content"]
 
     def _made(self) -> ArrowRows:
         return ArrowRows(self._table.to_batches(), names_of(self._table.schema, "the table"), NUMPY)

@@ -344,6 +344,10 @@ class AwaitedSource:
         if hasattr(self.source, "aclose"):
             _loops().end_reading(self.source, self)
 
+    def identity_parts(self) -> object:
+        """Return the source, which the key of a cache identifies like any other."""
+        return self.source
+
     def fingerprint(self) -> object:
         """Return the source's own fingerprint, or its type and length."""
         own: Callable[[], object] | None = getattr(self.source, "fingerprint", None)

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, SupportsIndex, TypedDict, overload
+from typing import Any, Final, SupportsIndex, TypeAlias, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from penstock.sources._source import as_key
 IMAGE_EXTENSIONS: Final = (
     ".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
+_Listed: TypeAlias = tuple[bytes, int, int]  # a file's relative name, size, and time of the last write
 
 
 class FileRecord(TypedDict):
@@ -115,7 +116,7 @@ class Files:
         else:
             root, found = _from_list(as_list(directory), pattern)
         self._root = root
-        self._paths, self._digest = _tabulate(found)
+        self._paths, self._digest, self._times = _tabulate(found)
 
     @property
     def paths(self) -> Sequence[str]:
@@ -137,6 +138,10 @@ class Files:
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
+
+    def identity_parts(self) -> object:
+        """Return the fingerprint, the folder, and a digest of the files' times: the key of a cache has them."""
+        return self.fingerprint(), os.path.realpath(self._root), self._times
 
     def fingerprint(self) -> str:
         """Return a str that changes with the files' relative names, and with their sizes when the folder was listed."""
@@ -184,7 +189,7 @@ class ImageFolder:
                 f"an image folder must hold one folder for each class; {self._root!r} holds none. "
                 "For files without classes, use Files."
             )
-        found: list[tuple[bytes, int]] = []
+        found: list[_Listed] = []
         labels: list[int] = []
         for label, name in enumerate(classes):
             folder = os.path.join(self._root, os.fsdecode(name))
@@ -194,7 +199,7 @@ class ImageFolder:
                     f"every class must have at least one image; {folder!r} has no file that ends in "
                     f"{', '.join(endings)}. Remove the folder, pass extensions=, or allow_empty=True."
                 )
-            found.extend((name + b"/" + path, size) for path, size in images)
+            found.extend((name + b"/" + path, size, mtime_ns) for path, size, mtime_ns in images)
             labels.extend([label] * len(images))
         if not found:
             raise UsageError(
@@ -204,7 +209,7 @@ class ImageFolder:
         self._classes = tuple(os.fsdecode(name) for name in classes)
         self._labels = np.array(labels, np.int64)
         self._labels.flags.writeable = False
-        self._paths, self._digest = _tabulate(found)
+        self._paths, self._digest, self._times = _tabulate(found)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -239,6 +244,10 @@ class ImageFolder:
         """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
+    def identity_parts(self) -> object:
+        """Return the fingerprint, the folder, and a digest of the files' times: the key of a cache has them."""
+        return self.fingerprint(), os.path.realpath(self._root), self._times
+
     def fingerprint(self) -> str:
         """Return a str that changes with the classes, the files' relative names, and their sizes at the listing."""
         digest = hashlib.blake2b(self._digest.encode(), digest_size=16)
@@ -253,7 +262,7 @@ class ImageFolder:
         self._labels.flags.writeable = False  # pickle doesn't keep it
 
 
-def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[tuple[bytes, int]]]:
+def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[_Listed]]:
     if pattern is not None:
         raise UsageError(f"pattern= requires a folder; got pattern={pattern!r} and a list of files. Omit it.")
     if not absolute:
@@ -263,7 +272,8 @@ def _from_list(absolute: list[str], pattern: str | None) -> tuple[str, list[tupl
         raise UsageError(f"a list for Files must hold files; got the folder {folders[0]!r}. Pass only the folder.")
     root = os.path.commonpath([os.path.dirname(path) for path in absolute])
     names = [os.path.relpath(path, root).replace(os.sep, "/") for path in absolute]
-    return root, [(os.fsencode(name), stat_file(path).size) for name, path in zip(names, absolute, strict=True)]
+    files = [stat_file(path) for path in absolute]
+    return root, [(os.fsencode(name), file.size, file.mtime_ns) for name, file in zip(names, files, strict=True)]
 
 
 def _endings(extensions: Sequence[str]) -> tuple[str, ...]:
@@ -287,14 +297,17 @@ def _read_file(source: Files | ImageFolder, root: str, path: str, key: int) -> b
         )
 
 
-def _tabulate(found: list[tuple[bytes, int]]) -> tuple[NameTable, str]:
+def _tabulate(found: list[_Listed]) -> tuple[NameTable, str, str]:
+    """Return the names, a digest of the names and sizes, and a digest of the times."""
     digest = hashlib.blake2b(f"{len(found)}".encode(), digest_size=16)
-    for name, size in found:
+    times = hashlib.blake2b(digest_size=16)
+    for name, size, mtime_ns in found:
         digest.update(b"%d %s\0" % (size, name))
-    return NameTable([name for name, _ in found]), digest.hexdigest()
+        times.update(b"%d\0" % mtime_ns)
+    return NameTable([name for name, _, _ in found]), digest.hexdigest(), times.hexdigest()
 
 
-def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]]:
+def list_files(root: str, keep: Callable[[str], bool]) -> list[_Listed]:
     """Return the files below `root` for which `keep` is true, sorted by name.
 
     Links are followed, except to a folder above them. Names that begin with a dot are left out, and so are entries that
@@ -305,9 +318,9 @@ def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]
         keep: takes a file's relative name, and returns whether to include the file.
 
     Returns:
-        Relative name and size in bytes of each file.
+        Relative name, size in bytes, and time of the last write in nanoseconds of each file.
     """
-    found: list[tuple[bytes, int]] = []
+    found: list[_Listed] = []
     dangling: list[bytes] = []
     try:
         with Progress("listing files", None, amount=counted) as progress:
@@ -315,7 +328,8 @@ def list_files(root: str, keep: Callable[[str], bool]) -> list[tuple[bytes, int]
                 progress.advance(1)
                 if entry.is_file():
                     if keep(os.fsdecode(name)):
-                        found.append((name, entry.stat().st_size))
+                        status = entry.stat()
+                        found.append((name, status.st_size, status.st_mtime_ns))
                 elif entry.is_symlink():
                     dangling.append(name)
     except OSError as error:

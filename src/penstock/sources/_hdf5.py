@@ -142,6 +142,10 @@ class HDF5:
         number, row = self._find(as_key(key, len(self)))
         return f"row {row} of file {self._files[number].name!r}"
 
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
+        return self.fingerprint(), identity_of(self._files, "")
+
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files, and with the datasets."""
         return f"hdf5-{digest_of(self._files, self._layouts[0].described)}"

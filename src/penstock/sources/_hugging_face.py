@@ -118,6 +118,10 @@ class HuggingFaceRows:
         lengths = rows.lengths(column)
         return lengths if indices is None else lengths[indices]
 
+    def identity_parts(self) -> object:
+        """Return the dataset, which the key of a cache identifies by its own fingerprint."""
+        return self.dataset
+
     def fingerprint(self) -> str:
         """Return the type and length, as for any object without a fingerprint."""
         return f"{_MODULE}.{_CLASS}-{len(self)}"

@@ -119,8 +119,8 @@ class LeRobot:
         self._decoded_bytes = decoded_bytes
         used: list[int] = np.unique(found.files[chosen]).tolist()
         tables = [stat_file(found.data_paths[number]) for number in used]
-        identity = identity_of(tables, f"LeRobot {text} {self._features} {self._tasks}")
-        self._shared = SharedBlocks(len(self._numbers), decoded_bytes, identity)
+        self._identity = identity_of(tables, f"LeRobot {text} {self._features} {self._tasks}")
+        self._shared = SharedBlocks(len(self._numbers), decoded_bytes, self._identity)
         self._begin()
 
     def _begin(self) -> None:
@@ -162,6 +162,10 @@ class LeRobot:
         checked = as_key(key, len(self))
         place = int(np.searchsorted(self._starts, checked, side="right")) - 1
         return f"frame {checked - self._starts[place]} of episode {self._numbers[place]}"
+
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
+        return self.fingerprint(), self._identity, identity_of(self._films.files, "")
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names and sizes of the files, with the features and the windows."""

@@ -26,7 +26,7 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, stat_file
+from penstock.sources._local_files import LocalFile, PathLike, identity_of, stat_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 _LISTED: Final = 1 << 16  # keys in one step
@@ -115,6 +115,10 @@ class Lmdb:
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the key in the database, and the file, for messages."""
         return f"the value of {_shown(self._keys()[as_key(key, self._length)])} in {self._file.name!r}"
+
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
+        return self.fingerprint(), identity_of([self._file], ""), self._version
 
     def fingerprint(self) -> str:
         """Return a str that changes with the file's size, the database and the keys."""

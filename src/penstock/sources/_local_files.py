@@ -33,7 +33,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, cast
@@ -364,45 +364,6 @@ def _line_starts(lines: bytes) -> NDArray[np.int64]:
     return found
 
 
-@frozen
-class DocumentScan:
-    """The scan for documents that end after a separator, in tokens. The last one may lack its separator.
-
-    Attributes:
-        dtype: the tokens' dtype, as `numpy.dtype.str`.
-        separator: the token that ends a document.
-        begin_bytes: the start of the tokens in the file.
-    """
-
-    dtype: str
-    separator: int
-    begin_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "finding documents"
-
-    @property
-    def kind(self) -> str:
-        """The scan with its arguments."""
-        return f"documents-1 {self.dtype} {self.separator} {self.begin_bytes}"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the offset of each document in tokens, and the number of tokens."""
-        dtype = np.dtype(self.dtype)
-        stream.seek(self.begin_bytes)
-        found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
-        position = 0
-        while chunk := stream.read(_CHUNK_BYTES):
-            advance(len(chunk))
-            tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
-            found.append(np.flatnonzero(tokens == self.separator).astype(np.int64) + (position + 1))
-            position += len(tokens)
-        offsets = np.concatenate(found)
-        return offsets if offsets[-1] == position else np.append(offsets, position)
-
-
 def default_cache() -> str:
     """Return the cache directory: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
     return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "penstock")
@@ -448,6 +409,10 @@ class OffsetIndex:
     def counts(self) -> tuple[int, ...]:
         """The number of records in each file."""
         return self._counts
+
+    def identity(self) -> str:
+        """Return a digest of the files' paths, sizes and times, and of the scans."""
+        return identity_of(self.files, " ".join(scan.kind for scan in self._scans))
 
     def __getitem__(self, number: int) -> Offsets:
         """Return the offsets in file `number`: one for each record, and the end."""
@@ -665,6 +630,10 @@ class RecordFiles:
         number, begin, _ = self._find(as_key(key, self._length))
         return f"byte {begin} of file {self._index.files[number].name!r}"
 
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
+        return self.fingerprint(), self._index.identity()
+
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files."""
         return f"{self._fingerprint_prefix}-{self._described}"
@@ -788,8 +757,13 @@ def digest_of(files: Sequence[LocalFile], described: str = "") -> str:
 
 
 def identity_of(files: Sequence[LocalFile], described: str) -> str:
-    """Return a digest of the paths, sizes and times of files, and of a text that describes what is read of them."""
+    """Return a digest of the paths, sizes and times of files, and of a text that describes what is read of them.
+
+    Links in the names of folders are resolved, once for each folder.
+    """
     digest = hashlib.blake2b(described.encode(), digest_size=16)
+    resolved = cache(os.path.realpath)
     for file in files:
-        digest.update(f"\n{file.path!r} {file.size} {file.mtime_ns}".encode())
+        folder, name = os.path.split(file.path)
+        digest.update(f"\n{resolved(folder)!r} {name!r} {file.size} {file.mtime_ns}".encode())
     return digest.hexdigest()

@@ -103,6 +103,7 @@ class MappedArray:
     Attributes:
         path: the file, absolute.
         file_bytes: the file's size; if it changes, so does the data.
+        mtime_ns: the time of the file's last write.
         offset: the start of the array's first item in the file, in bytes.
         dtype: the array's dtype.
         shape: the array's shape.
@@ -111,10 +112,16 @@ class MappedArray:
 
     path: str
     file_bytes: int
+    mtime_ns: int
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    def identity_parts(self) -> object:
+        """Return the file's resolved path, size and time, and the place in it: the key of a cache has them."""
+        place = self.offset, self.dtype, self.shape, self.strides
+        return os.path.realpath(self.path), self.file_bytes, self.mtime_ns, place
 
     def open(self) -> NDArray[Any]:
         """Map the file again and return the array, read-only.
@@ -163,10 +170,11 @@ def find_mapped(array: NDArray[Any]) -> MappedArray | None:
     distance = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
     path = os.path.abspath(os.fspath(named.filename))
     try:
-        file_bytes = os.stat(path).st_size
+        status = os.stat(path)
     except OSError:
         return None  # removed or renamed while mapped: only the bytes can be sent
-    return MappedArray(path, file_bytes, mapped_from + distance, array.dtype, array.shape, array.strides)
+    offset = mapped_from + distance
+    return MappedArray(path, status.st_size, status.st_mtime_ns, offset, array.dtype, array.shape, array.strides)
 
 
 def _owners(array: NDArray[Any]) -> tuple["np.memmap[Any, Any] | None", mmap.mmap | None]:

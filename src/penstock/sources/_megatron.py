@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, raise_source_error, stat_file
+from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._mapped import map_file
 from penstock.sources._tokens import Tokens
 
@@ -110,6 +110,10 @@ class _Indexes:
     def load(self) -> list[NDArray[np.int64]]:
         """Return the offsets of the documents of each file."""
         return [part.load() for part in self.parts]
+
+    def identity_parts(self) -> object:
+        """Return a digest of the files' paths, sizes and times: the key of a cache has it."""
+        return identity_of([part.file for part in self.parts], "")
 
     def fingerprint(self) -> str:
         """Return a str that changes with the files' names and sizes."""

@@ -135,6 +135,10 @@ class Sqlite:
         found: Any = self._known_keys()[as_key(key, self._length)]
         return f"the row with the key {found!s} of file {os.path.basename(self._path)!r}"
 
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and the file's path, size and time: the key of a cache has them."""
+        return self.fingerprint(), os.path.realpath(self._path), self._state
+
     def fingerprint(self) -> str:
         """Return a str that changes with the file's name (without folder) and size, the queries and the keys."""
         described = f"{os.path.basename(self._path)!r} {self._state.size} {self._query!r} {self._digest}"

@@ -2,10 +2,10 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from tokenize import TokenError
-from typing import Any, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, BinaryIO, Final, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,18 +14,19 @@ from penstock._frozen import frozen
 from penstock.errors import SourceError, UsageError
 from penstock.sources._arrays import add_sample
 from penstock.sources._local_files import (
-    DocumentScan,
     LocalFile,
     OffsetIndex,
     PathLike,
     default_cache,
     find_files,
+    identity_of,
     raise_source_error,
 )
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped, map_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 Tokens1D = NDArray[Any]  # integers, one axis
+_SCANNED_BYTES: Final = 1 << 20  # in one step
 _HEADER_BYTES: Final = 1024  # of llm.c: 256 numbers of 4 bytes, of which three are used
 _HEADER_FIELDS: Final = 3
 _HEADERS: Final = {(20240520, 1): "<u2", (20240801, 7): "<u4"}  # by magic number and version: the tokens' dtype
@@ -211,6 +212,13 @@ class Tokens:
         number, begin, end = self._parts.find(as_key(key, self._length))
         return f"tokens [{begin}, {end}) of file {self._parts.files[number].file.name!r}"
 
+    def identity_parts(self) -> object:
+        """Return the fingerprint, a digest of the files' paths, sizes and times, and the given offsets of documents.
+
+        The key of a cache has them.
+        """
+        return self.fingerprint(), identity_of([part.file for part in self._parts.files], ""), self._parts.given
+
     def fingerprint(self) -> str:
         """Return a str that changes with the files' names (without folders), sizes and dtype, and with the records."""
         digest = hashlib.blake2b(digest_size=16)
@@ -225,6 +233,45 @@ class Tokens:
     def __repr__(self) -> str:
         count = len(self._parts.files)
         return f"Tokens({self._parts.described} in {count} {'file' if count == 1 else 'files'} of {self.dtype})"
+
+
+@frozen
+class DocumentScan:
+    """The scan for documents that end after a separator, in tokens. The last one may lack its separator.
+
+    Attributes:
+        dtype: the tokens' dtype, as `numpy.dtype.str`.
+        separator: the token that ends a document.
+        begin_bytes: the start of the tokens in the file.
+    """
+
+    dtype: str
+    separator: int
+    begin_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        return "finding documents"
+
+    @property
+    def kind(self) -> str:
+        """The scan with its arguments."""
+        return f"documents-1 {self.dtype} {self.separator} {self.begin_bytes}"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the offset of each document in tokens, and the number of tokens."""
+        dtype = np.dtype(self.dtype)
+        stream.seek(self.begin_bytes)
+        found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+        position = 0
+        while chunk := stream.read(_SCANNED_BYTES):
+            advance(len(chunk))
+            tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
+            found.append(np.flatnonzero(tokens == self.separator).astype(np.int64) + (position + 1))
+            position += len(tokens)
+        offsets = np.concatenate(found)
+        return offsets if offsets[-1] == position else np.append(offsets, position)
 
 
 @frozen
@@ -367,6 +414,8 @@ def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
 class _Windows:
     """Windows of one length at equal distances, copied by the native gather."""
 
+    given: object = None
+
     def __init__(self, files: list[TokenFile], length: int, stride: int) -> None:
         if length < 1:
             raise UsageError(
@@ -440,6 +489,11 @@ class _Windows:
 
 class _Documents:
     """Documents at offsets; a subclass supplies the offsets."""
+
+    @property
+    def given(self) -> object:
+        """The offsets that the user passed, by which caches identify the documents."""
+        return None
 
     def __init__(self, files: list[TokenFile], counts: Sequence[int]) -> None:
         self.files = files
@@ -517,6 +571,10 @@ class _GivenDocuments(_Documents):
         self._opened: list[NDArray[Any]] | None = given
         super().__init__(files, [len(offsets) - 1 for offsets in given])
 
+    @property
+    def given(self) -> object:
+        return self._given
+
     def describe_into(self, digest: "hashlib.blake2b") -> None:
         digest.update(f"documents {self._digest}".encode())
 
@@ -541,6 +599,10 @@ class _StoredDocuments(_Documents):
             _check_offsets(file, offsets)
         self._loaded: list[NDArray[np.int64]] | None = loaded
         super().__init__(files, [len(offsets) - 1 for offsets in loaded])
+
+    @property
+    def given(self) -> object:
+        return self._stored
 
     def describe_into(self, digest: "hashlib.blake2b") -> None:
         digest.update(f"stored {self._stored.fingerprint()}".encode())

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import math
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Generator, Mapping, Sequence
 from types import ModuleType
@@ -98,8 +99,9 @@ class Zarr:
         )
         self._blocks = np.unique(np.append(np.arange(0, max(1, self._length), rows), self._length))
         self._decoded_bytes = decoded_bytes
-        identity = _identity(self._path, f"{self._columns} {rows}")
-        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes, identity)
+        self._described = f"{self._columns} {rows}"
+        self._identity = "" if job_of(os.environ) is None else _identity(self._path, self._described, _MAX_FILES)
+        self._shared = SharedBlocks(len(self._blocks) - 1, decoded_bytes, self._identity)
         self._begin()
         self._arrays: Mapping[str, _Array] | None = opened
 
@@ -141,6 +143,15 @@ class Zarr:
     def describe_key(self, key: SupportsIndex) -> str:
         """Return the row and the store of a key, for messages."""
         return f"row {as_key(key, self._length)} of {os.path.basename(self._path)!r}"
+
+    def identity_parts(self) -> object:
+        """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them.
+
+        All files of the store are listed, once.
+        """
+        if not self._identity:
+            self._identity = _identity(self._path, self._described, sys.maxsize)
+        return self.fingerprint(), self._identity
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names, dtypes and shapes of the arrays."""
@@ -230,18 +241,12 @@ def _zarr() -> ModuleType:
     return need("zarr", "zarr", extra="zarr")
 
 
-def _identity(path: str, described: str) -> str:
-    """Return a digest of the paths, sizes and times of a store's files, for the other ranks of a job.
-
-    Returns:
-        "" where there are none, or too many files.
-    """
-    if job_of(os.environ) is None:
-        return ""
+def _identity(path: str, described: str, most: int) -> str:
+    """Return a digest of the paths, sizes and times of a store's files; "" where there are more than `most`."""
     files: list[LocalFile] = []
     for folder, folders, names in os.walk(path):
         folders.sort()
-        if len(files) + len(names) > _MAX_FILES:
+        if len(files) + len(names) > most:
             return ""
         files += [stat_file(os.path.join(folder, name)) for name in sorted(names)]
     return identity_of(files, f"Zarr {described}")

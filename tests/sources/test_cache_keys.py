@@ -1,0 +1,203 @@
+"""A cache on disk and the index of a filter never have the elements of another dataset."""
+
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.errors import GraphError
+from tests.dataset.functions import is_odd
+
+h5py: Any = pytest.importorskip("h5py")
+lmdb: Any = pytest.importorskip("lmdb")
+pyarrow: Any = pytest.importorskip("pyarrow")
+parquet: Any = pytest.importorskip("pyarrow.parquet")
+torch: Any = pytest.importorskip("torch")
+zarr: Any = pytest.importorskip("zarr")
+array_record: Any = pytest.importorskip("array_record.python.array_record_module")
+datasets: Any = pytest.importorskip("datasets")
+
+
+def shown(element: object) -> str:
+    """Return a text that shows the element."""
+    return repr(element)
+
+
+def cached(folder: Path, source: Any) -> list[str]:
+    """Return the elements of a source, and keep them in a cache that other datasets use, too."""
+    return list(ps.read(source).map(shown).cache(folder / "cache"))
+
+
+def plain(source: Any) -> list[str]:
+    """Return the elements of a source."""
+    return list(ps.read(source).map(shown))
+
+
+def write_table(path: Path, first: int) -> None:
+    """Write a table with one number."""
+    parquet.write_table(pyarrow.table({"x": [first]}), path)
+
+
+def write_images(path: Path, first: int) -> None:
+    """Write a folder with one image."""
+    (path / "cat").mkdir(parents=True)
+    (path / "cat" / "0.png").write_bytes(bytes([first]))
+
+
+def write_datasets(path: Path, first: int) -> None:
+    """Write a file of HDF5 with one number."""
+    with h5py.File(path, "w") as file:
+        file["x"] = np.array([first])
+
+
+def write_values(path: Path, first: int) -> None:
+    """Write a database of LMDB with one value."""
+    with lmdb.open(str(path), subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"key", bytes([first]))
+
+
+def write_rows(path: Path, first: int) -> None:
+    """Write a database of SQLite with one row."""
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE numbers (x INTEGER)")
+    database.execute("INSERT INTO numbers VALUES (?)", (first,))
+    database.commit()
+    database.close()
+
+
+def write_records(path: Path, first: int) -> None:
+    """Write a file of ArrayRecord with one record."""
+    writer = array_record.ArrayRecordWriter(str(path), "group_size:1")
+    writer.write(bytes([first]))
+    writer.close()
+
+
+KINDS: dict[str, tuple[Callable[[Path, int], object], Callable[[Path], Any]]] = {
+    "a.npy": (lambda path, first: np.save(path, np.array([first])), ps.sources.Arrays.open),
+    "a.jsonl": (lambda path, first: path.write_text(f"{first}\n"), ps.sources.JsonLines),
+    "a.bin": (
+        lambda path, first: path.write_bytes(bytes([first] * 4)),
+        lambda path: ps.sources.Tokens(path, 4, dtype="u1"),
+    ),
+    "images": (write_images, ps.sources.ImageFolder),
+    "a.parquet": (write_table, ps.sources.Parquet),
+    "a.h5": (write_datasets, ps.sources.HDF5),
+    "a.zarr": (lambda path, first: zarr.create_array(path, data=np.array([first])), ps.sources.Zarr),
+    "a.lmdb": (write_values, ps.sources.Lmdb),
+    "a.db": (write_rows, lambda path: ps.sources.Sqlite(path, "numbers")),
+    "a.array_record": (write_records, ps.sources.ArrayRecord),
+}
+
+
+@pytest.mark.usefixtures("started_zarr")
+@pytest.mark.parametrize("name", KINDS)
+def test_files_of_equal_names_and_sizes_are_distinguished(tmp_path: Path, name: str) -> None:
+    """A cache has other elements for a file in another folder, and for one that was written again."""
+    write, opened = KINDS[name]
+    for seconds, folder in enumerate(("train", "val", "val")):
+        path = tmp_path / folder / name
+        shutil.rmtree(path.parent, ignore_errors=True)
+        path.parent.mkdir()
+        write(path, 10 + seconds)
+        for file in path.parent.rglob("*"):
+            os.utime(file, (seconds, seconds))  # the clock of the file system may not move between two writes
+        source = opened(path)
+        assert cached(tmp_path, source) == plain(source)
+        del source  # LMDB opens a file once
+
+
+class Images:
+    """A source without a fingerprint."""
+
+    def __init__(self, size: object) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+
+    def __len__(self, *_: object) -> int:
+        return 1
+
+    def __getitem__(self, key: int) -> str:
+        return f"{key} of {self.size!r}"
+
+
+class Requests:
+    """An async source without a fingerprint."""
+
+    def __init__(self, host: int) -> None:
+        self.host = host
+
+    def __len__(self) -> int:
+        return 1
+
+    async def read(self, keys: Any) -> list[int]:
+        """Return one record for each key."""
+        return [self.host for _ in keys]
+
+
+def changed(number: int) -> list[int]:
+    """Return a list that differs in one value, which a sample would miss."""
+    return [number if place == 1 else 0 for place in range(600)]
+
+
+OBJECTS: list[Callable[[int], Any]] = [
+    Images,
+    lambda number: Images({"a": [np.full(3, number)]}),
+    lambda number: Images(torch.full((2,), float(number), requires_grad=True)),
+    lambda number: Images(range(number)),
+    Requests,
+    changed,
+    lambda number: [{"x": value} for value in changed(number)],
+    lambda number: np.array([[str(number)]], object),
+    lambda number: np.asfortranarray(np.array(changed(number) * 300).reshape(2, -1)),  # larger than 1 MB
+    lambda number: pyarrow.table({"x": changed(number)}),
+    lambda number: datasets.Dataset.from_dict({"x": [number]}),
+    lambda number: torch.utils.data.TensorDataset(torch.full((1,), number)),
+]
+
+
+@pytest.mark.parametrize("make", OBJECTS)
+def test_sources_of_equal_types_and_lengths_are_distinguished(tmp_path: Path, make: Callable[[int], Any]) -> None:
+    """A cache has other elements for a source that holds other values, and the same ones for an equal source."""
+    found: list[list[str]] = []
+    for number in (1, 2, 1):
+        source = make(number)
+        found.append(cached(tmp_path, source))
+        assert found[-1] == plain(source)
+        del source  # an async one has a thread
+    assert found[0] != found[1]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_an_edited_source_is_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a source's class counts."""
+    assert cached(tmp_path, Images(1)) == plain(Images(1))
+    monkeypatch.setattr(Images, "__getitem__", Images.__len__)
+    assert cached(tmp_path, Images(1)) == plain(Images(1)) == ["1"]
+
+
+def test_a_source_that_hides_its_content_is_refused(tmp_path: Path) -> None:
+    """A source that holds an open file needs a version, which replaces what isn't visible."""
+    with open(os.devnull) as file:
+        dataset = ps.read(Images(file)).map(shown)
+        with pytest.raises(GraphError, match=r"a cache on disk must distinguish.* \(TextIOWrapper\).*fingerprint\(\)"):
+            dataset.cache(tmp_path / "cache")
+        with pytest.raises(GraphError, match=r"filter\(index=…\) must distinguish.* leave index= out"):
+            dataset.filter(bool, index=tmp_path / "a.index")
+        assert list(dataset.cache(tmp_path / "cache", version="1")) == list(dataset.cache()) == list(dataset)
+
+
+def test_an_index_of_a_file_that_was_written_again_is_replaced(tmp_path: Path) -> None:
+    """The index of a filter isn't that of the file that was there before."""
+    np.save(tmp_path / "a.npy", np.arange(4))
+    os.utime(tmp_path / "a.npy", (1, 1))
+    assert list(ps.read(tmp_path / "a.npy").filter(is_odd, index=tmp_path / "a.index")) == [1, 3]
+    np.save(tmp_path / "a.npy", np.arange(1, 5))
+    with pytest.warns(UserWarning, match="another source"):
+        assert list(ps.read(tmp_path / "a.npy").filter(is_odd, index=tmp_path / "a.index")) == [1, 3]
