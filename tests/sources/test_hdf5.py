@@ -87,6 +87,23 @@ def test_blocks_are_whole_chunks(tmp_path: Path) -> None:
     assert source.describe_key(7) == "row 7 of file 'a.h5'"
 
 
+def test_contiguous_datasets_have_the_values_of_h5py(tmp_path: Path) -> None:
+    """Datasets before their first write, and types that differ in the file from those in memory, are read by h5py."""
+    padded = h5py.h5t.C_S1.copy()
+    padded.set_size(5)
+    padded.set_strpad(h5py.h5t.STR_SPACEPAD)
+    short = h5py.h5t.STD_I16LE.copy()
+    short.set_precision(12)
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file.create_dataset("unwritten", (3,), "i4", fillvalue=7)
+        file.create_dataset("empty", (3, 0), "i4")
+        for name, kind, values in (("text", padded, np.array([b"cat  "] * 3)), ("number", short, np.full(3, -5, "i2"))):
+            dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((3,)))
+            dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=padded if name == "text" else None)
+    expected = {"empty": np.zeros(0, "i4"), "number": np.int16(-5), "text": np.bytes_(b"cat"), "unwritten": np.int32(7)}
+    assert_same(HDF5(tmp_path / "a.h5")[1], expected)
+
+
 def test_a_path_is_read(tmp_path: Path) -> None:
     """`ps.read` knows the suffix, and the first bytes under another name."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

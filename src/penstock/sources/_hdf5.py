@@ -331,14 +331,16 @@ def _place_of(name: str, dataset: _Dataset, path: str, size: int) -> _Place:
 
 
 def _offset_of(dataset: _Dataset, path: str) -> int | None:
-    """Return the byte at which the values of a dataset begin, if they are in the file as they are in memory."""
+    """Return the byte at which the values of a dataset begin, if they are in the file as they are in memory.
+
+    They aren't if the file has another type, such as texts that spaces fill up or integers of 12 bits; nor before the
+    first write.
+    """
     dtype: np.dtype[Any] = dataset.dtype
-    if (
-        dtype.hasobject
-        or dataset.external
-        or dataset.file.filename != path
-        or dataset.id.get_type().get_size() != dtype.itemsize
-    ):
+    if dtype.hasobject or dataset.external or dataset.file.filename != path or dataset.id.get_storage_size() == 0:
+        return None
+    create = _h5py().h5t.py_create
+    if dataset.id.get_type() not in (create(dtype), create(dtype, logical=True)):
         return None
     offset: int | None = dataset.id.get_offset()
     return offset
