@@ -381,8 +381,15 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
         UsageError: the file is of another kind, or can't be read.
     """
     try:
-        if os.path.exists(path) and os.path.getsize(path) < len(_MAGIC):
-            _refuse_foreign(path)
+        with open(path, "rb") as stream:
+            begin = stream.read(len(_MAGIC))
+        if begin != _MAGIC:
+            if _MAGIC.startswith(begin):  # the system lost power before it had written the file
+                return Found(None, "it is damaged")
+            raise UsageError(
+                f"index={path!r} is a file of another kind, and is not overwritten. Name another file, or remove this "
+                "one."
+            )
         content = map_file(path)
     except FileNotFoundError:
         return Found(None)
@@ -390,8 +397,6 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
         raise UsageError(
             f"index={path!r} can't be read: {error.strerror}. Name a file, or one that doesn't exist yet."
         ) from error
-    if bytes(content[: len(_MAGIC)]) != _MAGIC:
-        _refuse_foreign(path)
     size = len(content) - _CHECK_BYTES
     if size < _HEAD.size or _digest(content[:size].data) != bytes(content[size:]):
         return Found(None, "it is damaged")
@@ -405,12 +410,6 @@ def read_index(path: str, identity: Fingerprint, length: int) -> Found:
         return Found(None, f"it was made for a dataset or predicate with another {what}")
     bits = Bits(content[_HEAD.size : size], length)
     return Found(bits) if len(bits) == kept else Found(None, "it is damaged")
-
-
-def _refuse_foreign(path: str) -> None:
-    raise UsageError(
-        f"index={path!r} is a file of another kind, and is not overwritten. Name another file, or remove this one."
-    )
 
 
 def _digest(data: memoryview | bytes | bytearray) -> bytes:

@@ -167,22 +167,22 @@ def test_the_values_of_a_predicate_identify_it(path: Path) -> None:
 
 @given(data=st.data())
 def test_a_damaged_index_is_replaced(data: st.DataObject) -> None:
-    """A change or loss of any byte after the first sixteen is noticed, reported and repaired."""
+    """A change of any byte after the first sixteen, or the loss of any, is noticed, reported and repaired."""
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder, "verdicts")
         ps.range(100).filter(is_odd, index=index)
         whole = index.read_bytes()
-        place = data.draw(st.integers(16, len(whole) - 1))
         changed = bytearray(whole)
-        changed[place] ^= data.draw(st.integers(1, 255))
-        index.write_bytes(data.draw(st.sampled_from([bytes(changed), whole[:place], whole + b"\0"])))
+        changed[data.draw(st.integers(16, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+        cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+        index.write_bytes(data.draw(st.sampled_from([bytes(changed), cut, whole + b"\0"])))
         with pytest.warns(UserWarning, match="damaged"):
             dataset = ps.range(100).filter(is_odd, index=index)
         assert list(dataset) == [*range(1, 100, 2)]
         assert index.read_bytes() == whole
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"weights of a model that took a month to train"])
+@pytest.mark.parametrize("content", [b"short", b"weights of a model that took a month to train"])
 def test_a_foreign_file_is_not_overwritten(path: Path, content: bytes) -> None:
     """A file that isn't an index is an error, and stays unchanged."""
     path.write_bytes(content)
