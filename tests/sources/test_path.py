@@ -83,6 +83,19 @@ def test_globs_and_folders_are_read_in_the_order_of_names(tmp_path: Path) -> Non
         ps.read(tmp_path)
 
 
+@pytest.mark.parametrize("index", ["0.idx", "0.tar.idx"])
+def test_the_index_of_a_tar_file_may_lie_beside_it(tmp_path: Path, index: str) -> None:
+    """The indexes that DALI and Energon write are no files of Megatron; an index without its tar file is one."""
+    with tarfile.open(tmp_path / "0.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("key.txt"))
+    (tmp_path / index).write_text("v1.2 1\ntxt 512 0 key.txt\n")
+    for path in (tmp_path, tmp_path / "0*"):
+        assert [record["__key__"] for record in ps.read(path)] == ["key"]
+    (tmp_path / "1.idx").touch()
+    with pytest.raises(UsageError, match=r"'0.tar' \(Tar\) and '1.idx' \(Megatron\)"):
+        ps.read(tmp_path)
+
+
 def test_folders_of_images_and_shards_are_known(tmp_path: Path) -> None:
     """A folder of images, one of class folders, and one with the index of MDS are the sources of these."""
     (tmp_path / "flat").mkdir()

@@ -120,7 +120,7 @@ def source_of_path(path: PathLike) -> Source:
         )
     if os.path.isdir(given):
         return _source_of_folder(given)
-    paths = [file.path for file in find_files(given, "ps.read")]
+    paths = _without_indexes([file.path for file in find_files(given, "ps.read")])
     return _common([(found, _format_of(found)) for found in paths], given).open(paths)
 
 
@@ -133,7 +133,7 @@ def _source_of_folder(folder: str) -> Source:
     if written is not None:
         return written
     names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
-    paths = [os.path.join(folder, name) for name in names]
+    paths = _without_indexes([os.path.join(folder, name) for name in names])
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
         return _common(known, folder).open([path for path, _ in known])
@@ -155,6 +155,16 @@ def _source_of_library(folder: str, listed: Sequence[str]) -> Source | None:
     if is_zarr(listed):
         return Zarr(folder)
     return LeRobot(folder) if is_lerobot(folder) else None
+
+
+def _without_indexes(paths: Sequence[str]) -> list[str]:
+    """Return the paths that aren't the indexes of tar files among them, `a.idx` or `a.tar.idx`, which `Tar` finds."""
+    tars = {path.removesuffix(".tar") for path in paths if path.endswith(".tar")}
+    return [
+        path
+        for path in paths
+        if not path.endswith(".idx") or path.removesuffix(".idx").removesuffix(".tar") not in tars
+    ]
 
 
 def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:
