@@ -160,11 +160,8 @@ def _source_of_library(folder: str, listed: Sequence[str]) -> Source | None:
 def _without_indexes(paths: Sequence[str]) -> list[str]:
     """Return the paths that aren't the indexes of tar files among them, `a.idx` or `a.tar.idx`, which `Tar` finds."""
     tars = {path.removesuffix(".tar") for path in paths if path.endswith(".tar")}
-    return [
-        path
-        for path in paths
-        if not path.endswith(".idx") or path.removesuffix(".idx").removesuffix(".tar") not in tars
-    ]
+    indexes = {stem + suffix for stem in tars for suffix in (".idx", ".tar.idx")}
+    return [path for path in paths if path not in indexes]
 
 
 def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:
