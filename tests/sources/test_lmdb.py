@@ -52,6 +52,9 @@ def test_keys_and_database_choose_values(tmp_path: Path) -> None:
         assert copy.read([0, 1, 2]) == [b"3", b"2", b"3"]
     assert describe_key(source, 1) == "key 1 (the value of b'y' in 'a.mdb')"
     assert source.fingerprint() != Lmdb(path, database="inner").fingerprint()
+    assert Lmdb(path, keys=[b"x"])[0] == b"1"
+    with pytest.raises(UsageError, match=r"a.mdb', b'inner' is a database. Pass database='inner' .*keys= of values"):
+        Lmdb(path)
     assert len(pickle.dumps(Lmdb(write(tmp_path / "b.mdb")))) < 700
 
 

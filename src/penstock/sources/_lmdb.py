@@ -11,6 +11,7 @@ written to while it is read. Each read is one transaction, and compares the numb
 listing.
 """
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -51,7 +52,8 @@ class Lmdb:
         keys: the keys of the records, in their order. Default: all keys.
 
     Raises:
-        UsageError: there is no such file, database or key.
+        UsageError: there is no such file, database or key; or `database` is missing, and one of the first 126 keys is
+            the name of a database.
         SourceError: the file can't be read; later, at a read, it no longer exists or has changed.
         CorruptRecordError: the file is none of LMDB, or truncated.
         MissingDependencyError: the package lmdb isn't installed; the extra `lmdb` installs it.
@@ -78,6 +80,8 @@ class Lmdb:
         self._table: _KeyTable | None = self._opened.listed() if self._given is None else self._given
         if self._given is not None:
             self._opened.need_keys(self._given)
+        elif self._database is None:
+            self._opened.need_values(self._table)
         self._length = len(self._table)
         self._digest = self._table.digest()
 
@@ -277,6 +281,21 @@ class _Opened:
                         f"each of keys must be in the database; {self.path!r} has no {_shown(table[number])}, number "
                         f"{number} of keys. Leave it out, or name the database= that has it."
                     )
+
+    def need_values(self, table: _KeyTable) -> None:
+        """Check that the first keys of the unnamed database are none of databases inside, which it lists, too.
+
+        Raises:
+            UsageError: one is.
+        """
+        lmdb = need("lmdb", "lmdb", extra="lmdb")
+        for number in range(min(len(table), _DATABASES)):
+            with contextlib.suppress(lmdb.Error):  # it has a value
+                self.environment.handle.open_db(table[number], create=False)
+                raise UsageError(
+                    f"records must be values; in {self.path!r}, {_shown(table[number])} is a database. Pass "
+                    f"database={table[number].decode(errors='replace')!r} to read it, or keys= of values."
+                )
 
     def values(self, names: Sequence[bytes], version: int) -> list[Any]:
         """Return the value of each key, None for one that isn't there.
