@@ -2,7 +2,8 @@
 
 Guarantees:
   - An element is read exactly as it was written, or counts as missing: every entry has its key and a checksum. A killed
-    process, a full disk, a torn file or a flipped bit costs only the elements whose bytes it damages.
+    process, a full disk, a torn file or a flipped bit costs only the elements whose bytes it damages; in the head of a
+    file, all elements of the file.
   - Any thread and any process may use the directory at once. Each process appends to files of its own, under a lock
     that ends with the process; the next process continues a file that isn't full. After a miss a process looks for
     entries of other processes, at most once a second.
@@ -20,8 +21,9 @@ The format of a file: a head, then entries one after another, each with checksum
             | CRC-32 of these, 4 | the element, as `_encode` has it
 
 All numbers are little-endian. If the number of integers is 0, the key is a bare integer. Only the process that holds
-the file's lock appends entries; if it dies during a write, the end of the file is torn, and a scan stops there. Every
-read checks its entry again, since a disk may lose its last writes when the power fails.
+the file's lock appends entries; if it dies during a write, the end of the file is torn, and a scan stops there. A scan
+continues after a damaged head at the next entry, if there is one. Every read checks its entry again, since a disk may
+lose its last writes when the power fails.
 
 The directory is trusted: `pickle` reads elements other than arrays, numbers, bytes and text, and it runs code. So the
 directory is created for its owner alone (mode 0700).
@@ -429,7 +431,7 @@ def read_entry(descriptor: int, entry: Entry) -> bytes | None:
 
 
 def scan(descriptor: int, start: int, stop: int) -> tuple[list[Entry], int]:
-    """Return the whole entries between two offsets, and the end of the last of them.
+    """Return the whole entries between two offsets, without those whose heads are damaged, and the end of the last one.
 
     Args:
         descriptor: the file's descriptor, open for reading.
@@ -442,11 +444,35 @@ def scan(descriptor: int, start: int, stop: int) -> tuple[list[Entry], int]:
         if start + ENTRY_HEAD_BYTES > chunk_start + len(chunk):
             chunk, chunk_start = os.pread(descriptor, _CHUNK_BYTES, start), start
         entry = _parsed(chunk[start - chunk_start : start - chunk_start + ENTRY_HEAD_BYTES], start)
-        if entry is None or start + ENTRY_HEAD_BYTES + entry.size > stop:
+        if entry is None:
+            entry = _next_entry(descriptor, start + 1, stop)
+        if entry is None or _end_of(entry) > stop:
             break
         entries.append(entry)
-        start += ENTRY_HEAD_BYTES + entry.size
+        start = _end_of(entry)
     return entries, start
+
+
+def _next_entry(descriptor: int, start: int, stop: int) -> Entry | None:
+    """Return the first whole entry between two offsets."""
+    while start + ENTRY_HEAD_BYTES <= stop:
+        chunk = os.pread(descriptor, _CHUNK_BYTES, start)
+        place = chunk.find(_ENTRY_MAGIC)
+        if place < 0:
+            if len(chunk) < len(_ENTRY_MAGIC):  # another process has cut off the torn end
+                break
+            start += len(chunk) - len(_ENTRY_MAGIC) + 1
+            continue
+        start += place
+        entry = _parsed(os.pread(descriptor, ENTRY_HEAD_BYTES, start), start)
+        if entry is not None and _end_of(entry) <= stop:
+            return entry
+        start += 1
+    return None
+
+
+def _end_of(entry: Entry) -> int:
+    return entry.offset + ENTRY_HEAD_BYTES + entry.size
 
 
 def append(descriptor: int, parts: list[bytes]) -> None:
