@@ -12,11 +12,11 @@ import contextlib
 import hashlib
 import io
 import os
-import socket
 import threading
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from penstock._os import this_host
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,25 +86,14 @@ def _entry(path: str, size: int, checksum: str) -> dict[str, Any]:
 def draft_of(path: str) -> str:
     """Return the name of a draft of a file, which shows the process that writes it."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{_host()}.{os.getpid()}.{threading.get_ident()}.draft")
-
-
-def _host() -> str:
-    """Return a name of this host, among those that may share the folder.
-
-    Containers may have equal names, and their own numbers of processes. So may machines; each of their boots has an ID.
-    """
-    texts = [socket.gethostname()]
-    with contextlib.suppress(OSError):  # not on Linux
-        texts += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), os.readlink("/proc/self/ns/pid")]
-    return hashlib.blake2b("\n".join(texts).encode(), digest_size=4).hexdigest()
+    return os.path.join(folder, f".{name}.{this_host()}.{os.getpid()}.{threading.get_ident()}.draft")
 
 
 def remove_leftovers(folder: str) -> None:
     """Remove the drafts of processes of this host that have ended, as by SIGKILL; those before its last boot stay."""
     for name in os.listdir(folder):
         parts = name.split(".")
-        if parts[0] == "" and parts[-1] == "draft" and parts[-4] == _host() and not _is_alive(int(parts[-3])):
+        if parts[0] == "" and parts[-1] == "draft" and parts[-4] == this_host() and not _is_alive(int(parts[-3])):
             with contextlib.suppress(FileNotFoundError):  # another call removed it
                 os.remove(os.path.join(folder, name))
 

@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._os import this_host
 from penstock._progress import Progress
 from penstock.errors import ClosedError, SourceError, UsageError
 from penstock.sources._mapped import map_file
@@ -373,7 +374,8 @@ class OffsetIndex:
     """The offsets of the records in each of some files.
 
     Cached offsets are memory-mapped. They aren't sent to another process: that maps them itself, or scans the files
-    again if its cache directory doesn't have them. Offsets that couldn't be cached are sent.
+    again if its cache directory doesn't have them. Offsets that couldn't be cached are sent. A file that was written
+    again is refused; on another host, one with as many bytes and records is taken for a copy, whatever its time.
 
     Args:
         files: the files, with their current sizes and times.
@@ -393,6 +395,7 @@ class OffsetIndex:
         self._scans = tuple(scans)
         self._cache = cache
         self.progress = progress
+        self._host = this_host()
         self._kept: dict[int, Offsets] = {}  # by file: offsets that couldn't be cached
         self._mapped: dict[int, Offsets] | None = None
         self._counts: tuple[int, ...] = ()
@@ -428,7 +431,8 @@ class OffsetIndex:
     def _load(self) -> dict[int, Offsets]:
         mapped: dict[int, Offsets] = {}
         missing: list[tuple[int, LocalFile]] = []
-        files = tuple(_stat_again(known) for known in self._files)
+        is_here = self._host == this_host()
+        files = tuple(_stat_again(known, is_here=is_here) for known in self._files)
         for number, file in enumerate(files):
             if number in self._kept:
                 continue
@@ -510,8 +514,15 @@ def indexing_beside() -> Generator[set[str]]:
         _indexed_beside.reset(token)
 
 
-def _stat_again(known: LocalFile) -> LocalFile:
+def _stat_again(known: LocalFile, *, is_here: bool) -> LocalFile:
+    """Return a file with its time now.
+
+    Raises:
+        SourceError: its size has changed, or, on the host where it was indexed, its time.
+    """
     file = stat_file(known.path)
+    if is_here and file.size == known.size and file != known:
+        raise SourceError(f"{known.path!r} was written again since it was indexed. Create the source again.")
     if file.size != known.size:
         raise SourceError(
             f"{known.path!r} changed its size from {known.size} to {file.size} bytes since it was indexed. "
