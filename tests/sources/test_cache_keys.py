@@ -141,6 +141,21 @@ class Requests:
         return [self.host for _ in keys]
 
 
+class Lines(ps.sources.JsonLines):
+    """A source of a file with an attribute of its own."""
+
+    def __init__(self, path: str, factor: int) -> None:
+        super().__init__(path)
+        self._factor = factor
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) * self._factor
+
+    def read(self, keys: Any) -> list[Any]:
+        """Return the record of each key."""
+        return [self[key] for key in keys]
+
+
 def changed(number: int) -> list[int]:
     """Return a list that differs in one value, which a sample would miss."""
     return [number if place == 1 else 0 for place in range(600)]
@@ -173,6 +188,13 @@ def test_sources_of_equal_types_and_lengths_are_distinguished(tmp_path: Path, ma
         del source  # an async one has a thread
     assert found[0] != found[1]
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_subclass_of_a_source_of_files_is_distinguished(tmp_path: Path) -> None:
+    """The attributes that a subclass adds to a source of files count."""
+    (tmp_path / "a.jsonl").write_text("3\n")
+    for factor in (1, 2):
+        assert cached(tmp_path, Lines(f"{tmp_path}/a.jsonl", factor)) == [str(3 * factor)]
 
 
 def test_an_edited_source_is_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

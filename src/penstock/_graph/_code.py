@@ -521,7 +521,7 @@ class _Key(_Walk):
         kind = type(thing)
         parts: object = getattr(kind, "identity_parts", None)
         if callable(parts) and any(_package(base) == "penstock" for base in kind.__mro__):
-            return f"{self.text(kind)} {self.text(parts(thing))}"
+            return f"{self.text(kind)} {self.text(parts(thing))} {_of_added(thing, self)}"
         if _package(kind) == "datasets" and isinstance(own := getattr(thing, "_fingerprint", None), str):
             return f"{_name(kind)} {own}"
         if isinstance(thing, types.MappingProxyType):
@@ -554,6 +554,15 @@ class _Key(_Walk):
             return self.text(thing.__reduce_ex__(4))
         object.__reduce_ex__(thing, 4)  # raises TypeError for an object of a class in C with a state of its own
         return super().content(thing)
+
+
+def _of_added(thing: object, walk: _Walk) -> str:
+    """Return the text of the attributes of an object of Penstock that the code of a user's subclass names."""
+    members = [vars(base).values() for base in type(thing).__mro__ if _package(base) != "penstock"]
+    codes = [each.__code__ for each in itertools.chain(*members) if isinstance(each, types.FunctionType)]
+    named = frozenset[str]().union(*map(_names, codes))
+    held: dict[str, object] = getattr(thing, "__dict__", {})
+    return _of_members({name: held[name] for name in named & held.keys()}, walk)
 
 
 def _of_function(function: types.FunctionType, walk: _Walk) -> str:

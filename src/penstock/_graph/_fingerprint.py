@@ -15,8 +15,8 @@ A sampler or a source of the user's counts by its `fingerprint()`, or by a sampl
 The digests are compared with those in saved states, and the golden records hold them. So the texts that are hashed here
 never change, whatever the names in the code: a new kind of text goes into `details`, which old states don't have.
 
-A cache on disk and the index of a filter are keyed by more: `stored_identities` cover the complete code of the
-functions, the paths, sizes and times of the sources' files, and all that other sources hold.
+A cache on disk and the index of a filter are keyed by more: `function_identities` cover the complete code of the
+functions, and `source_identities` the paths, sizes and times of the sources' files, and all that other sources hold.
 """
 
 import hashlib
