@@ -519,7 +519,7 @@ class _Key(_Walk):
 
     def own_text(self, thing: object) -> str | None:
         kind = type(thing)
-        parts: object = getattr(kind, "identity_parts", None)
+        parts: object = getattr(kind, "_identity_parts", None)
         if callable(parts) and any(_package(base) == "penstock" for base in kind.__mro__):
             return f"{self.text(kind)} {self.text(parts(thing))} {_of_added(thing, self)}"
         if _package(kind) == "datasets" and isinstance(own := getattr(thing, "_fingerprint", None), str):

@@ -129,7 +129,7 @@ class ArrayRecord:
         number = bisect_right(self._ends, found)
         return f"record {found - self._first(number)} of file {self._files[number].name!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), identity_of(self._files, "")
 

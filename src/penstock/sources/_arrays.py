@@ -191,7 +191,7 @@ class Arrays:
         ]
         return self._records(blocks)
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the arrays, or the places of memory maps in files: the key of a cache has their content."""
         return dict(zip(self._names or ("",), self._parts(), strict=True))
 

@@ -111,7 +111,7 @@ class ArrowTable:
         """
         return self._rows.lengths(column)
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return a digest of all content: the key of a cache has it."""
         if self._content is None:
             sink = _Digest()

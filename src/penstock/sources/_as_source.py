@@ -344,7 +344,7 @@ class AwaitedSource:
         if hasattr(self.source, "aclose"):
             _loops().end_reading(self.source, self)
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the source, which the key of a cache identifies like any other."""
         return self.source
 

@@ -139,7 +139,7 @@ class Files:
         """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, the folder, and a digest of the files' times: the key of a cache has them."""
         return self.fingerprint(), os.path.realpath(self._root), self._times
 
@@ -244,7 +244,7 @@ class ImageFolder:
         """Return the name of a key's file, for messages."""
         return f"file {self._paths[as_key(key, len(self))]!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, the folder, and a digest of the files' times: the key of a cache has them."""
         return self.fingerprint(), os.path.realpath(self._root), self._times
 

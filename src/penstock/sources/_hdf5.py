@@ -142,7 +142,7 @@ class HDF5:
         number, row = self._find(as_key(key, len(self)))
         return f"row {row} of file {self._files[number].name!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), identity_of(self._files, "")
 

@@ -118,7 +118,7 @@ class HuggingFaceRows:
         lengths = rows.lengths(column)
         return lengths if indices is None else lengths[indices]
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the dataset, which the key of a cache identifies by its own fingerprint."""
         return self.dataset
 

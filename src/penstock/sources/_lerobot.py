@@ -163,7 +163,7 @@ class LeRobot:
         place = int(np.searchsorted(self._starts, checked, side="right")) - 1
         return f"frame {checked - self._starts[place]} of episode {self._numbers[place]}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), self._identity, identity_of(self._films.files, "")
 

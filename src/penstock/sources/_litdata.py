@@ -167,9 +167,9 @@ class LitData(RecordFiles):
         """Return a str that changes with the names (without folders) and sizes of the files, and with `length`."""
         return super().fingerprint() + (f"-{self._window}" if self._window else "")
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
-        return super().identity_parts(), f"{self._encoding}"
+        return super()._identity_parts(), f"{self._encoding}"
 
     def _unit(self, number: int) -> str:
         return "byte" if self._layouts[number].blocks is None else "item"

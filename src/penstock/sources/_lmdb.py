@@ -120,7 +120,7 @@ class Lmdb:
         """Return the key in the database, and the file, for messages."""
         return f"the value of {_shown(self._keys()[as_key(key, self._length)])} in {self._file.name!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), identity_of([self._file], ""), self._version
 

@@ -641,7 +641,7 @@ class RecordFiles:
         number, begin, _ = self._find(as_key(key, self._length))
         return f"byte {begin} of file {self._index.files[number].name!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), self._index.identity()
 

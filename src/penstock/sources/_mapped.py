@@ -118,7 +118,7 @@ class MappedArray:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the file's resolved path, size and time, and the place in it: the key of a cache has them."""
         place = self.offset, self.dtype, self.shape, self.strides
         return os.path.realpath(self.path), self.file_bytes, self.mtime_ns, place

@@ -146,9 +146,9 @@ class MDS(RecordFiles):
         self._kept = KeptBlocks[Samples](self._decoded_bytes, self._shared)
         self._waste = Waste("shard", self._decoded_bytes)
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
-        return super().identity_parts(), f"{self._columns}"
+        return super()._identity_parts(), f"{self._columns}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_decoder": None, "_kept": None, "_waste": None}

@@ -111,7 +111,7 @@ class _Indexes:
         """Return the offsets of the documents of each file."""
         return [part.load() for part in self.parts]
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return a digest of the files' paths, sizes and times: the key of a cache has it."""
         return identity_of([part.file for part in self.parts], "")
 

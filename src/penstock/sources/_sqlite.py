@@ -135,7 +135,7 @@ class Sqlite:
         found: Any = self._known_keys()[as_key(key, self._length)]
         return f"the row with the key {found!s} of file {os.path.basename(self._path)!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and the file's path, size and time: the key of a cache has them."""
         return self.fingerprint(), os.path.realpath(self._path), self._state
 

@@ -202,7 +202,7 @@ class TableFiles:
         place = f"{self._noun} {block - self._first_blocks[number]} of file {self._files[number].name!r}"
         return f"row {row - self._listed_starts[block]} of {place}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
         return self.fingerprint(), identity_of(self._files, "")
 

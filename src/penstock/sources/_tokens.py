@@ -212,7 +212,7 @@ class Tokens:
         number, begin, end = self._parts.find(as_key(key, self._length))
         return f"tokens [{begin}, {end}) of file {self._parts.files[number].file.name!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, a digest of the files' paths, sizes and times, and the given offsets of documents.
 
         The key of a cache has them.

@@ -144,7 +144,7 @@ class Zarr:
         """Return the row and the store of a key, for messages."""
         return f"row {as_key(key, self._length)} of {os.path.basename(self._path)!r}"
 
-    def identity_parts(self) -> object:
+    def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them.
 
         All files of the store are listed, once.
