@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _ARRAYS: Final = np.ndarray, np.void
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _KNOWN_PARTS: Final = dict, list, tuple, set, frozenset
+_LEVELS_AT_A_GLANCE: Final = 4  # such as a list of batches, a batch, its fields, and none in these
 _QUICK: Final = IMMUTABLE | {np.ndarray}
 _SINGLE: Final = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, Enum, np.dtype)
 """Objects of which a program has one; `copy.deepcopy` returns nearly all of them as they are."""
@@ -91,14 +92,16 @@ def have_own_objects(elements: list[Element]) -> bool:
         >>> have_own_objects([{"x": one}, {"x": other}]), have_own_objects([{"x": one}, {"y": one}])
         (True, False)
     """
-    if IMMUTABLE.issuperset(map(type, elements)):
-        return True
-    held = list(map(_quick_buffers, elements))
-    if None not in held:
-        buffers = list(chain.from_iterable(cast("list[list[Any]]", held)))
-        objects = {*map(id, elements), *map(id, buffers)}
-        if len(objects) == len(elements) + len(buffers) and not any(map(_holds_others, buffers)):
+    found: list[Any] = []
+    inside: list[Any] | None = elements
+    for _ in range(_LEVELS_AT_A_GLANCE):
+        if inside is None:
+            break
+        changeable = _changeable(inside)
+        if not changeable and len(set(map(id, found))) == len(found):
             return True
+        found += changeable
+        inside = _inside_all(changeable)
     owners: _Owners = {}
     return all(_reach(element, number, owners) is not None for number, element in enumerate(elements))
 
@@ -194,6 +197,29 @@ def _sharing(elements: list[Element]) -> set[int]:
         return _sharing_at_length(elements)
     numbers = [number for number, found in zip(holders.values(), held, strict=True) for _ in found]
     return shared | _overlapping(_memory_of_all(buffers, numbers))
+
+
+def _changeable(parts: list[Part]) -> list[Part]:
+    return [] if IMMUTABLE.issuperset(map(type, parts)) else [part for part in parts if type(part) not in IMMUTABLE]
+
+
+def _inside_all(parts: list[Part]) -> list[Part] | None:
+    """Return what some parts hold, at least what of it can be changed; None where that isn't seen at a glance."""
+    kinds = set(map(type, parts))
+    if kinds == {dict}:
+        return list(chain.from_iterable(map(dict[object, object].values, parts)))
+    if kinds == {list} or kinds == {tuple}:
+        return list(chain.from_iterable(parts))
+    return [] if all(map(_holds_none, parts)) else None
+
+
+def _holds_none(leaf: Part) -> bool:
+    """Return whether an array, a tensor or a list has no objects in it that can be changed."""
+    if type(leaf) is np.ndarray:
+        return not leaf.dtype.hasobject
+    if type(leaf) is list or type(leaf) is tuple:
+        return IMMUTABLE.issuperset(map(type, cast("Sequence[object]", leaf)))
+    return is_tensor(leaf) and not _attributes(leaf)
 
 
 def _quick_buffers(element: object) -> list[Any] | None:
