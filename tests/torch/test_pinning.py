@@ -1,6 +1,7 @@
 """Batches of the drop-in in pinned memory: the next is pinned in a thread, while the program computes."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,8 @@ def test_an_error_of_pinning_is_raised(pinning: Pinning) -> None:
         taken(pinning, opened())
 
 
-@pytest.mark.parametrize("batch", [0, 1, 5])
-def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: int) -> None:
-    """The batches before it are delivered, and those after it."""
-    batches = iter(opened(bad=batch * ROWS + 1))
+def numbers_of(batches: Iterator[Any], pinning: Pinning) -> list[int | str]:
+    """Return the number of each batch of an epoch, and "error" for one that raises; the thread may pin meanwhile."""
     numbers: list[int | str] = []
     for _ in range(BATCHES):
         try:
@@ -118,7 +117,14 @@ def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: in
         except ValueError:
             numbers.append("error")
         pinning.done.acquire(timeout=0.02)
-    assert numbers == [*range(batch), "error", *range(batch + 1, BATCHES)]
+    return numbers
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5])
+def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: int) -> None:
+    """The batches before it are delivered, and those after it."""
+    batches = iter(opened(bad=batch * ROWS + 1))
+    assert numbers_of(batches, pinning) == [*range(batch), "error", *range(batch + 1, BATCHES)]
     with pytest.raises(StopIteration):
         next(batches)
 
@@ -145,14 +151,7 @@ def collated(rows: list[Any]) -> Refusing:
 def test_a_batch_that_can_not_be_unpickled_loses_no_other(pinning: Pinning) -> None:
     """Its error comes in its place, also if the thread met it, and its job has several batches."""
     with random_decisions(3):
-        batches = iter(opened(collate_fn=collated))
-        numbers: list[int | str] = []
-        for _ in range(BATCHES):
-            try:
-                numbers.append(int(next(batches)[1][0]) // ROWS)
-            except ValueError:
-                numbers.append("error")
-            pinning.done.acquire(timeout=0.02)
+        numbers = numbers_of(iter(opened(collate_fn=collated)), pinning)
     assert numbers == [*range(5), "error", *range(6, BATCHES)]
 
 

@@ -200,7 +200,7 @@ class Servers:
         with self._lock:
             loaded = _loaded() if self._servers else {}
             for server in self._servers.values():
-                with suppress(OSError):  # it has been killed; the next one imports all anew
+                with suppress(OSError):  # it has been killed, and the next one has no modules yet
                     server.follow_reloads(loaded)
 
     @uninterrupted
