@@ -47,7 +47,6 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
-from penstock._plan import Plan
 from penstock._processes import Starting, is_imported, observe_seeds, pickled_for_processes
 from penstock._readings import words_for
 from penstock._ring import SlotRing
@@ -160,23 +159,28 @@ class ProcessScheduler(Scheduler):
     def _forget(self, client: Client) -> None:
         super()._forget(client)
         self._discard(self._idle_spills.pop(client, []))
-        times = self._times.pop(client, None)
-        if times is not None and all(each is not times for each in self._times.values()):
-            self._discard([times])  # the client's readings keep what the workers wrote
-        self._forget_plan(client.plan)
+        self._release(client)
 
     def retire(self, slot: int) -> None:
         armed = self._armed[slot]
         super().retire(slot)
-        if armed is not None:
-            self._forget_plan(armed.client.plan)
+        if armed is not None and armed.client not in self.clients:
+            self._release(armed.client)
 
-    def _forget_plan(self, plan: Plan) -> None:
-        """Release a plan whose clients have left, once no worker computes one of their jobs and may need the plan."""
+    def _release(self, client: Client) -> None:
+        """Release the plan and the times of a client that has left, once no worker is at one of its jobs.
+
+        A worker that has claimed a block requests both before it computes the block.
+        """
         draining = (self._armed[slot] for slot in self._draining)
-        clients = (*self.clients, *(armed.client for armed in draining if armed is not None))
-        if id(plan) in self._plans and not any(client.plan is plan for client in clients):
-            self._discard([self._plans.pop(id(plan))])
+        others = (*self.clients, *(armed.client for armed in draining if armed is not None))
+        if client in others:
+            return
+        if id(client.plan) in self._plans and all(other.plan is not client.plan for other in others):
+            self._discard([self._plans.pop(id(client.plan))])
+        times = self._times.pop(client, None)
+        if times is not None and all(other is not times for other in self._times.values()):
+            self._discard([times])  # the client's readings keep what the workers wrote
 
     def _region_bytes(self, job: Job[Work]) -> int:
         return self._room_bytes if job.work.shape.has_room else job.memory_bytes

@@ -49,7 +49,7 @@ from penstock._processes import (
 )
 from penstock._ring import SlotRing
 from penstock._runtime._policy import WORKER_RESTARTS
-from penstock.errors import ClosedError, WorkerError
+from penstock.errors import ClosedError, InternalError, WorkerError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -63,6 +63,7 @@ _MAX_CHARACTERS: Final = 8_000
 _NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
 _DESCRIPTORS_EACH: Final = 6
 _DESCRIPTORS: Final = b"descriptors"
+_RELEASED: Final = b"released"
 _logger = logging.getLogger("penstock")
 
 
@@ -333,10 +334,10 @@ class WorkerProcesses:
 
     def _send(self, child: "ChildProcess", numbers: list[int]) -> None:
         with self._lock:
-            if self._shared.keys() >= set(numbers):  # otherwise one was requested just before it was closed
-                descriptors = [self._shared[number] for number in numbers]
-                with _link(child.pipe) as link:
-                    socket.send_fds(link, [_DESCRIPTORS], descriptors)
+            descriptors = [self._shared[number] for number in numbers if number in self._shared]
+            is_complete = len(descriptors) == len(numbers)
+            with _link(child.pipe) as link:  # without an answer the process would wait for ever
+                socket.send_fds(link, [_DESCRIPTORS if is_complete else _RELEASED], descriptors)
 
     def _await(self, number: int, child: "ChildProcess") -> bool:
         """Wait until a process has sent a message or ended; return False if it hangs."""
@@ -398,6 +399,8 @@ class SharedDescriptors:
         if len(descriptors) < len(numbers):  # the system drops those for which this process has no room
             for descriptor in descriptors:
                 os.close(descriptor)
+            if message == _RELEASED:
+                raise InternalError(f"a worker process requested memory {numbers}, of which a part was released")
             raise OSError(
                 errno.EMFILE, f"a worker process could open only {len(descriptors)} of {len(numbers)} regions"
             )

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import penstock as ps
+from penstock._decisions import random_decisions
 from penstock._os import DaemonThread
 from penstock.errors import ClosedError
 from tests.dataset.functions import is_even
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.each_value
 
 current_frames: Callable[[], dict[int, FrameType]] = vars(sys)["_current_frames"]
 
+LONG: ps.Dataset = ps.range(160).map(abs).batch(4)
 SECONDS = pytest.mark.parametrize("second", [VALIDATION, IN_ORDER])
 
 
@@ -59,6 +61,18 @@ def test_closing_the_other_leaves_the_owner_unchanged(kind: str, second: ps.Data
             next(others)
         with pytest.raises(ClosedError, match="the loader was closed"):
             ps.Loader(TRAINING, workers=other)
+
+
+@KINDS
+def test_a_loader_that_is_closed_at_once_leaves_the_workers_to_the_owner(kind: str) -> None:
+    """Also where a worker has claimed a block of the closed loader, but hasn't requested its memory yet."""
+    with random_decisions(5), pair(kind, LONG, VALIDATION) as (owner, _):
+        found: list[Any] = []
+        for batch in owner:
+            found.append(plain(batch))
+            with ps.Loader(VALIDATION, workers=owner) as other:
+                iter(other)
+        assert found == listed(ps.Loader(LONG))
 
 
 @KINDS
