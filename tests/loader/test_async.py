@@ -6,6 +6,8 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -302,4 +304,40 @@ async def test_closing_ends_a_wait() -> None:
     with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
         await waiting
     gate.open()
+    await closing
+
+
+@on_loop
+async def test_one_task_reads_at_a_time() -> None:
+    """A second task that requests a batch gets an error, and the first one its batch."""
+    gate = Gate(0)
+    with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1) as loader:
+        batches = aiter(loader)
+        waiting = asyncio.ensure_future(anext(batches))
+        await asyncio.to_thread(gate.wait_entered)
+        with pytest.raises(ps.errors.UsageError, match="one task at a time"):
+            await anext(batches)
+        gate.open()
+        assert (await waiting).tolist() == EXPECTED[0]
+        assert (await anext(batches)).tolist() == EXPECTED[1]
+
+
+def after_end(path: Path, number: int) -> int:
+    """Return a number after the end of a file."""
+    path.read_bytes()
+    return number
+
+
+@LINUX
+@on_loop
+async def test_closing_ends_a_wait_for_the_helper_process(tmp_path: Path) -> None:
+    """The task gets the error at once, while the helper is inside a function of the dataset."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    loader = ps.Loader(ps.range(40).map(partial(after_end, path)).batch(4), isolated=True)
+    waiting = asyncio.ensure_future(anext(aiter(loader)))
+    with await asyncio.to_thread(path.open, "wb"):  # once the function reads
+        closing = asyncio.ensure_future(asyncio.to_thread(loader.close))
+        with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
+            await waiting
     await closing

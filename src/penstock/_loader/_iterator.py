@@ -351,17 +351,30 @@ def _add_note(error: Exception, unit: Unit) -> None:
 
 
 class AsyncLoaderIterator(Generic[T_co]):
-    """The batches of one epoch, for `async for`. If a wait is cancelled, the next request gets the same batch."""
+    """The batches of one epoch, for `async for`. If a wait is cancelled, the next request gets the same batch.
+
+    One task at a time requests a batch: a second one gets a UsageError.
+    """
 
     def __init__(self, iterator: LoaderIterator[T_co]) -> None:
         self._iterator = iterator
+        self._is_awaited = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T_co:
-        while (descriptor := self._iterator.may_wait) is not None:
-            await _readable(descriptor)
+        if self._is_awaited:
+            raise UsageError(
+                "an iterator is read by one task at a time; got a request while another task waits for its batch. Read "
+                "in one task and pass batches on through an asyncio.Queue, or hold an asyncio.Lock around anext()"
+            )
+        self._is_awaited = True
+        try:
+            while (descriptor := self._iterator.may_wait) is not None:
+                await _readable(descriptor)
+        finally:
+            self._is_awaited = False
         try:
             return next(self._iterator)
         except StopIteration:

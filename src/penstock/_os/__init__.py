@@ -6,7 +6,7 @@ descriptor that reports the end of a process. `HeldInterrupts` delays Ctrl-C whe
 what the program may use. `this_host` distinguishes the hosts of a job.
 """
 
-from penstock._os._bell import Bell, CommonBell, Listener, Waiter, has_ended, watch_process
+from penstock._os._bell import Bell, CommonBell, Listener, Waiter, either_of, has_ended, watch_process
 from penstock._os._closer import PROGRAM_ENDS, Closer, Reference, renewed_after_fork, weakly
 from penstock._os._control_groups import control_groups, memory_limit
 from penstock._os._hosts import this_host
@@ -23,6 +23,7 @@ __all__ = [
     "Reference",
     "Waiter",
     "control_groups",
+    "either_of",
     "has_ended",
     "holding_interrupts",
     "memory_limit",

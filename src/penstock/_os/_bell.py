@@ -29,10 +29,19 @@ import io
 import os
 import select
 import sys
+from typing import Protocol
 
 from penstock._native import Bell as _NativeBell
 from penstock._native import Waiter as Waiter
 from penstock.errors import UsageError
+
+
+class HasDescriptor(Protocol):
+    """An object with a descriptor."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        ...
 
 
 class Bell:
@@ -130,9 +139,7 @@ class Listener:
         self._waiter = Waiter()
         self._descriptor = common.bell.fileno()
         if sys.platform == "linux":
-            self._either = select.epoll()
-            self._either.register(common.bell.fileno(), select.EPOLLIN)
-            self._either.register(self._own.fileno(), select.EPOLLIN)
+            self._either = either_of(common.bell, self._own)
             self._descriptor = self._either.fileno()
 
     def ring(self) -> None:
@@ -164,6 +171,18 @@ class Listener:
             True if it is rung, False after the timeout.
         """
         return self._waiter.wait(self._descriptor, timeout_seconds)
+
+
+def either_of(*watched: HasDescriptor) -> select.epoll:
+    """Return an object whose descriptor is readable while one of several is. It is closed when it is dropped.
+
+    One that is closed counts as never readable.
+    """
+    either = select.epoll()
+    for each in watched:
+        with contextlib.suppress(OSError, ValueError):
+            either.register(each.fileno(), select.EPOLLIN)
+    return either
 
 
 def watch_process(pid: int) -> io.FileIO | None:

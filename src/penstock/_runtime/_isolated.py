@@ -41,7 +41,7 @@ from typing import cast
 from penstock._caught import Caught
 from penstock._graph import Element, walk
 from penstock._memory import Region, create_region
-from penstock._os import PROGRAM_ENDS, Bell, DaemonThread, renewed_after_fork, uninterrupted
+from penstock._os import PROGRAM_ENDS, Bell, DaemonThread, either_of, renewed_after_fork, uninterrupted
 from penstock._plan import Plan
 from penstock._processes import (
     FUNCTION_SECONDS,
@@ -477,10 +477,13 @@ class HelperSupplier(ReceivedSupplier):
         self._is_running = False  # whether the run has not ended
         self._run = 0
         self._process: LoaderHelper | None = None  # in which the run was begun
+        self._closing = Bell()  # rung by `close`
+        self._either = either_of(self._closing)  # the last descriptor that a caller waits for
         self._begin()
 
     def open(self) -> "HelperSupplier":
         self._closed = False  # after an error the next request begins another run
+        self._closing.clear()
         return self
 
     def next_job(self) -> Received | None:
@@ -502,6 +505,7 @@ class HelperSupplier(ReceivedSupplier):
     def close(self) -> None:
         """End the run."""
         self._closed = True
+        self._closing.ring()
         self._arrived, process = None, self._process
         if self._is_running and process is not None:
             self._helpers.cancel(process, self._run)
@@ -513,9 +517,12 @@ class HelperSupplier(ReceivedSupplier):
         return error
 
     def fileno(self) -> int | None:
-        if self._process is None:
+        process = self._process
+        if process is None:
             return None
-        return self._process.replaced.fileno() if self._lost else self._process.reader.fileno()
+        # An event loop doesn't notice that a descriptor is closed, as that of the reader may be at any moment.
+        self._either = either_of(self._closing, process.replaced, *(() if self._lost else (process.reader,)))
+        return self._either.fileno()
 
     def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
