@@ -65,6 +65,27 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], message: str, c
     assert message in capsys.readouterr().err
 
 
+def with_argument(count: int) -> ps.Dataset[int]:
+    """Return a dataset of a size."""
+    return ps.range(count)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["look", "none.jsonl"], "MODULE:NAME is needed, such as data:train, or a path; got 'none.jsonl'"),
+        (["look", "./data.py:train"], "not a path; got './data.py'. In the folder of the file, name it data:train"),
+        (["look", "data.py:train"], "name it data:train"),
+        (["look", f"{HERE}:with_argument"], "missing a required argument: 'count'. Name a function without arguments"),
+        (["bench", f"{HERE}:numbers", "--beside", f"{HERE}:none"], "has no 'none'"),
+    ],
+)
+def test_a_wrong_name_ends_with_status_2(arguments: list[str], message: str, capsys: Output) -> None:
+    """The message says how to name a dataset."""
+    assert main(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_command_without_streams_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon's standard streams may be closed, and Python then has None for them."""
     monkeypatch.setattr(sys, "stdout", None)

@@ -39,6 +39,7 @@ def random_function(element: Any, rng: np.random.Generator) -> Any:
 
 
 GIVEN: Mapping[str, Any] = {
+    "device": "cpu",
     "Fold": Fold,
     "dataset": ps.range(100),
     "documents": ps.range(100).map(lambda number: np.arange(number)),

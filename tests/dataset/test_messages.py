@@ -87,7 +87,7 @@ MIXED: dict[str, Case] = {
         "a schedule must have the weights from position 0 on; its positions are [5]",
     ),
     "negative position": usage(
-        lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "a position of the schedule must be at least 0"
+        lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "schedule position must be at least 0"
     ),
     "schedule of numbers": usage(
         lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict with a weight for each name; got 1"

@@ -6,8 +6,10 @@ import sys
 from typing import Any, cast
 
 import penstock
+from penstock._signatures import check_takes
 from penstock.errors import UsageError
 
+_REMEDY = "Name a function without arguments, or one that has defaults for them"
 METAVAR = "MODULE:NAME"
 METAVAR_OR_PATH = "NAME"
 NAME_HELP = "MODULE:NAME, such as data:train, with the current folder searched first; or a file or folder of records"
@@ -25,6 +27,7 @@ def named_dataset(text: str) -> penstock.Dataset[object]:
     """
     found = named_object(text)
     if not isinstance(found, penstock.Dataset) and callable(found):
+        check_takes(found, (), text, _REMEDY)
         found = found()
     if not isinstance(found, penstock.Dataset):
         raise UsageError(f"{text} must be a dataset, or a function that returns one; got {found!r}")
@@ -45,6 +48,7 @@ def named(text: str) -> "penstock.Dataset[Any] | penstock.Loader[Any]":
         return penstock.read(text)
     found: Any = named_object(text)
     if not _is_either(found) and callable(found):
+        check_takes(found, (), text, _REMEDY)
         found = found()
     if not _is_either(found):
         raise UsageError(f"{text} must be a dataset or a loader, or a function that returns one; got {found!r}")
@@ -82,7 +86,13 @@ def named_object(text: str) -> object:
     """
     module_name, colon, name = text.partition(":")
     if not (module_name and colon and name):
-        raise UsageError(f"MODULE:NAME is needed, such as data:train; got {text!r}")
+        raise UsageError(f"MODULE:NAME is needed, such as data:train, or a path; got {text!r}, and no such path exists")
+    if os.sep in module_name or module_name.endswith(".py"):
+        module = os.path.basename(module_name).removesuffix(".py")
+        raise UsageError(
+            f"MODULE is a name that Python imports, not a path; got {module_name!r}. In the folder of the file, name "
+            f"it {module}:{name}"
+        )
     if sys.path[0] != os.getcwd():
         sys.path.insert(0, os.getcwd())
     try:

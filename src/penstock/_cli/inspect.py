@@ -111,10 +111,10 @@ def _checkpoint(path: Path, *, is_zip: bool) -> object:
     error = caught.taken()
     if isinstance(error, OSError):
         raise error
-    reason = str(error).partition("\n")[0]
+    # Not the text of torch's error, which advises to read the file with `weights_only=False`.
     raise UsageError(
         f"{path} is neither JSON nor a checkpoint of tensors and plain values, the only ones that are read without "
-        f"running code from the file: {reason or type(error).__name__}. Save the state in a file of its own, with "
+        f"running code from the file ({type(error).__name__}). Save the state in a file of its own, with "
         "json.dumps(loader.state_dict())"
     ) from error
 

@@ -25,6 +25,7 @@ _COLUMNS: Final = 120
 _ROWS: Final = 10_000
 _INDENT: Final = 14
 _COLOURS: Final = {"green": "32", "red": "31", "dim": "2", "bold": "1", "cyan": "36"}
+_PLAIN: Final = str.maketrans("━─…✓✗", "#-~vx")  # for encodings without such characters
 
 
 class Terminal:
@@ -89,7 +90,11 @@ class Terminal:
     def _write(self, text: str) -> None:
         """Write text, also where the stream's encoding lacks some of its characters."""
         encoding = self._stream.encoding or "utf-8"
-        self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            text = text.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+        self._stream.write(text)
         self._stream.flush()
 
     def entry(self, mark: str, name: str, text: str) -> None:

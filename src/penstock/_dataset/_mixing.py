@@ -278,7 +278,7 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
             f"weights must be a dict with a weight for each name, or such dicts by position; got {weights!r}"
         )
     by_position = {0: weights} if all(isinstance(key, str) for key in weights) else weights
-    starts = [need_count("a position of the schedule", start) for start in by_position]
+    starts = [need_count("schedule position", start) for start in by_position]
     if 0 not in starts:
         raise UsageError(f"a schedule must have the weights from position 0 on; its positions are {sorted(starts)}")
     return tuple(sorted((start, _at_start(names, by_position[start])) for start in starts))

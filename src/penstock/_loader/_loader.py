@@ -404,8 +404,8 @@ class Loader(NotesErrors, Generic[T_co]):
         Args:
             step: the step that comes next.
             position: counts elements below the batch, over all ranks. In a dataset that is read in order it counts
-                those of the highest step that has positions, such as the parent of a filter. 0 is the beginning of an
-                epoch, in any dataset; the length of an epoch is the beginning of the next one.
+                elements of the last step that can be indexed, such as the dataset below a filter. 0 is the beginning of
+                an epoch, in any dataset; the length of an epoch is the beginning of the next one.
             epoch: the epoch of the position, below 2**31; by default `loader.epoch`.
 
         Raises:

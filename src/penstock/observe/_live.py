@@ -152,7 +152,9 @@ def bytes_text(count: int) -> str:
     """Return a number of bytes as text."""
     if count >= 1e9:
         return f"{count / 1e9:.2f} GB"
-    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+    if count >= 1e6:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 1e3 else f"{count} bytes"
 
 
 def seconds_text(seconds: float) -> str:

@@ -226,7 +226,7 @@ def _add_key(source: Source, key: int, error: Exception) -> None:
         )
         raise SourceError(
             f"{violation}: {name}. A source must have a record for every key below its length, and must not change "
-            "while it is read.",
+            "while it is read; a sampler of reindex() must give keys below the length of its dataset.",
             source=name,
             keys=[key],
         ) from error

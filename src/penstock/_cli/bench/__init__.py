@@ -74,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.one:
         return _measure_one(arguments)
     named_dataset(arguments.name)  # a wrong name is an error of the call, and not of a measurement
+    if arguments.beside:
+        named_object(arguments.beside)
     count = arguments.num_workers or usable_processors()
     rows: dict[Way, Row] = {way: Row(way, count) for way in _ways(arguments)}
     with Progress("measuring", len(rows), amount=counted) as progress:
