@@ -446,6 +446,7 @@ def test_what_does_not_fit_is_refused_with_its_place(
     assert not list(tmp_path.glob("out/0*")) + list(tmp_path.glob("out/.*"))
 
 
+DAY, MOMENT = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 5, 6)
 MASKED = cast("Any", np.ma.array([[1, 2]], mask=np.array([[False, True]])))
 REFUSED: list[tuple[str, Any, str]] = [
     *(("tar", {"__key__": key, "x": b""}, "__key__ must be text") for key in ("", "a/", "/a", "a.b", "__meta__/a", 1)),
@@ -465,6 +466,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("arrow", {"x": np.zeros((2, 0))}, "'x' at position 0 is a float"),
     ("arrow", {"x": MASKED}, "must not be masked.*Field 'x' at position 0"),
     ("arrow", {"x": MASKED[0]}, "must not be masked.*Field 'x' at position 0"),
+    ("arrow", {"x": {"a", "b"}}, "'x' at position 0 is a set, .*: pyarrow .* of a set, but its order"),
+    ("arrow", {"x": [{"a": {1}}]}, "'x' at position 0 is a list, .*: .* of a set, but its order"),
+    ("arrow", {"x": [DAY, MOMENT]}, "'x' at position 0 is a list, .* of a datetime"),
+    ("arrow", {"x": {"a": ["a", b"b"]}}, "'x' at position 0 is a dict, .*: pyarrow would make string of a bytes"),
+    ("arrow", {"x": MOMENT.astimezone(datetime.UTC).timetz()}, "'x' at position 0 is a time, .*no time zone"),
     ("parquet", {"x": {}}, "Parquet has no such column"),
 ]
 
@@ -487,6 +493,7 @@ def test_an_element_that_would_not_come_back_is_refused(tmp_path: Path, form: st
         (["a"], [1], "a list, .* list<item: string>"),
         (np.float32(1), 0.1, "a float, .* float"),
         (np.array([[1, 2]]), MASKED, "must not be masked"),
+        (MOMENT, MOMENT.astimezone(datetime.UTC), "a datetime, .* timestamp"),
     ],
 )
 def test_a_block_of_another_type_is_refused(
@@ -496,6 +503,36 @@ def test_a_block_of_another_type_is_refused(
     set_constant("_MAX_BLOCK", 1)
     with pytest.raises(UsageError, match=f"'x' at position 77 is {form}|{form}.*'x' at position 77"):
         ps.write(ps.range(200).map(late(value, usual)), tmp_path, num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("usual", "value", "text"),
+    [
+        ("a", b"b", "at position 3 .*: pyarrow would make binary of a str"),
+        (DAY, MOMENT, "at position 3 doesn't fit those before it: .*date"),
+        (MOMENT, MOMENT.astimezone(datetime.UTC), "at position 3 .*: a column has either times with a time zone or"),
+        ([1], ["a"], "at position 3 doesn't fit those before it"),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_several_types_among_the_first_elements_are_refused(
+    tmp_path: Path, usual: object, value: object, text: str, order: int
+) -> None:
+    """No column gets values of a type that has room for fewer of their bits, whichever type comes first."""
+    values = [usual, value][::order]
+    with pytest.raises(UsageError, match=f"'x' have several types, and the one {text}"):
+        ps.write(ps.read([{"x": values[number > 2]} for number in range(6)]), tmp_path, num_workers=0)
+
+
+def test_the_nanoseconds_of_pandas_are_not_dropped(tmp_path: Path) -> None:
+    """Times and durations of pandas are written if pyarrow keeps all of their digits, and refused otherwise."""
+    pandas = pytest.importorskip("pandas")
+    for make in (pandas.Timestamp, pandas.Timedelta):
+        elements = [{"x": make(1000)}, {"x": make(1001)}]
+        with pytest.raises(UsageError, match=r"'x' at position 1 is a .* but not those of value.to_numpy\(\)"):
+            ps.write(ps.read(elements), tmp_path / "refused", num_workers=0)
+        ps.write(ps.read(elements[:1]), tmp_path / make.__name__, num_workers=0)
+        assert read_back(tmp_path / make.__name__, "arrow") == elements[:1]
 
 
 def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:

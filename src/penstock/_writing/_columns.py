@@ -1,9 +1,12 @@
 """Tables in shards: Arrow's IPC files, which readers map, and Parquet, which is smaller. pyarrow writes them."""
 
+import bisect
 import contextlib
+import datetime
 import importlib.util
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
@@ -19,6 +22,7 @@ _GROUP_BYTES: Final = 4 << 20  # of a row group: what a random read of one recor
 _BATCH_BYTES: Final = 1 << 19  # of a record batch at least; it is mapped, so its size matters little
 _MIN_GROUP_ROWS: Final = 64
 
+_SAMPLED: Final = ", the type of the first elements"  # said of a column in messages
 _MODULES: Final = ("pyarrow.parquet", "pandas")  # pyarrow imports pandas, if it is there, to convert the first column
 
 Fields = Mapping[str, Any]
@@ -172,7 +176,7 @@ def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
     _need_unmasked(name, positions, values)
     arrays = [value for value in values if is_array(value) and value.ndim > 1]
     if not arrays:
-        return _converted(name, positions, values, lambda column: pyarrow.array(column)).type
+        return _converted(name, positions, values, _exact).type
     if len(arrays) < len(values) or len({(array.dtype, array.shape) for array in arrays}) > 1:
         raise UsageError(
             f"arrays of several axes in a table must have one dtype and shape; field {name!r} has several. Flatten "
@@ -215,35 +219,137 @@ def _converted(
     convert: Callable[[list[object]], Column],
     expected: object = "a type of Arrow",
 ) -> Column:
-    """Return a column of values, or name the first one that doesn't fit."""
+    """Return a column of values, or name the first one that doesn't fit, or not beside those before it."""
     refused = _refusals()
+
+    def refusal(some: list[object]) -> Exception | None:
+        try:
+            convert(some)
+        except refused as error:
+            return error
+        return None
+
     try:
         return convert(values)
     except refused as error:
-        for position, value in zip(positions, values, strict=True):
-            try:
-                convert([value])
-            except refused:
-                raise UsageError(_value_text(name, expected, value, position)) from error
-        raise UsageError(f"the values of field {name!r} have several types: {error}. Convert them in a map.") from error
+        number = bisect.bisect_left(range(len(values)), 1, key=lambda last: refusal(values[: last + 1]) is not None)
+        alone = refusal([values[number]])
+        if alone is not None:
+            reason = f": {alone}" if isinstance(alone, _LossError) else _SAMPLED
+            raise UsageError(_value_text(name, expected, values[number], positions[number], reason)) from error
+        raise UsageError(
+            f"the values of field {name!r} have several types, and the one at position {positions[number]} doesn't fit "
+            f"those before it: {error}. Convert them in a map."
+        ) from error
+
+
+class _LossError(ValueError):
+    """The refusal of values that pyarrow would change."""
 
 
 def _refusals() -> tuple[type[Exception], ...]:
     """Return the exceptions of pyarrow, and of its conversions, for a value that a column can't have."""
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-    return (
-        pyarrow.ArrowInvalid,
-        pyarrow.ArrowTypeError,
-        pyarrow.ArrowNotImplementedError,
-        OverflowError,
-        UnicodeEncodeError,
-    )
+    return (pyarrow.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
+
+
+def _exact(values: list[object]) -> Column:
+    """Return values as a column of the type that pyarrow chooses, which loses nothing of them.
+
+    Raises:
+        _LossError: it would.
+    """
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    column = pyarrow.array(values)
+    if not _is_checked(column.type):
+        _need_kept(values, column.type)
+    return column
+
+
+def _need_kept(values: Sequence[object], kind: Kind) -> None:
+    """Check that a column of this type, which pyarrow chose for these values, keeps all of them.
+
+    Raises:
+        _LossError: it doesn't.
+    """
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    for predicate, (kept, but) in _KEPT.items():
+        if getattr(pyarrow.types, predicate)(kind):
+            for each in {*map(type, values)}:
+                if issubclass(each, but) or not issubclass(each, (*kept, type(None), pyarrow.Scalar)):
+                    raise _LossError(_loss_text(each, kind))
+    for predicate, loss_of in _LOSSES:
+        loss = loss_of(values) if getattr(pyarrow.types, predicate)(kind) else None
+        if loss is not None:
+            raise _LossError(loss)
+    for inner, inner_kind in _inner(values, kind):
+        _need_kept(inner, inner_kind)
+
+
+def _inner(values: Sequence[Any], kind: Kind) -> Iterator[tuple[Sequence[object], Kind]]:
+    """Yield the values inside of lists and dicts, with their type, as far as pyarrow doesn't check them."""
+    types = need("pyarrow", "pyarrow", extra="arrow").types
+    if types.is_struct(kind):
+        elements = [value for value in values if value is not None]
+        for field in kind:
+            if not _is_checked(field.type):
+                yield [element.get(field.name) for element in elements], field.type
+    elif types.is_list(kind) and not _is_number(kind.value_type):
+        # In a list pyarrow even makes text of bytes.
+        lists = (value for value in values if value is not None and not (is_array(value) and value.dtype != object))
+        yield [*chain.from_iterable(lists)], kind.value_type
+
+
+def _is_checked(kind: Kind) -> bool:
+    """Return whether pyarrow chooses a type only if it keeps all values, outside of lists."""
+    return _is_number(kind) or bool(need("pyarrow", "pyarrow", extra="arrow").types.is_string(kind))
+
+
+def _loss_text(given: type, kind: Kind) -> str:
+    reason = ", but its order differs from run to run, so use sorted(…)" if issubclass(given, set) else ""
+    return f"pyarrow would make {kind} of a {given.__name__}{reason}"
+
+
+def _loss_of_a_zone(values: Sequence[object]) -> str | None:
+    times = (value for value in values if isinstance(value, datetime.time))
+    return "Arrow's times of day have no time zone" if any(time.tzinfo is not None for time in times) else None
+
+
+def _loss_of_an_instant(values: Sequence[object]) -> str | None:
+    times = [value for value in values if isinstance(value, datetime.datetime)]
+    if len({time.tzinfo is None for time in times}) > 1:
+        return "a column has either times with a time zone or times without"
+    return _NANOSECONDS if any(getattr(time, "nanosecond", 0) for time in times) else None
+
+
+def _loss_of_nanoseconds(values: Sequence[object]) -> str | None:
+    durations = (value for value in values if isinstance(value, datetime.timedelta))
+    return _NANOSECONDS if any(getattr(duration, "nanoseconds", 0) for duration in durations) else None
+
+
+_NANOSECONDS: Final = "pyarrow drops the nanoseconds of pandas, but not those of value.to_numpy()"
+_KEPT: Final[Mapping[str, tuple[tuple[type, ...], tuple[type, ...]]]] = {
+    "is_string": ((str,), ()),
+    "is_binary": ((bytes, bytearray, memoryview), ()),
+    "is_list": ((object,), (set,)),
+    "is_date32": ((datetime.date,), (datetime.datetime,)),
+    "is_time64": ((datetime.time,), ()),
+    "is_timestamp": ((datetime.datetime, np.datetime64), ()),
+    "is_duration": ((datetime.timedelta, np.timedelta64), ()),
+}
+"""For types of Arrow: the classes whose values they keep, and classes derived from these whose values they don't."""
+_LOSSES: Final[Sequence[tuple[str, Callable[[Sequence[object]], str | None]]]] = (
+    ("is_time64", _loss_of_a_zone),
+    ("is_timestamp", _loss_of_an_instant),
+    ("is_duration", _loss_of_nanoseconds),
+)
+"""For types of Arrow: why a column of the type doesn't keep all of some values of these classes."""
 
 
 def _exactly(values: list[object], kind: Kind) -> Column:
     """Return values as a column of a type, which loses nothing of them."""
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-    column = pyarrow.array(values)
+    column = _exact(values)
     if column.type == kind:
         return column
     own = column.cast(_filled(column.type, kind))
@@ -263,12 +369,17 @@ def _filled(kind: Kind, wanted: Kind) -> Kind:
     types = pyarrow.types
     if types.is_null(kind):
         return wanted
-    if kind.id != wanted.id and not (_is_number(kind) and _is_number(wanted)):
+    if not (_is_number(kind) and _is_number(wanted)) and _form(kind) != _form(wanted):
         raise pyarrow.ArrowInvalid(_unfit_text(kind, wanted))
     if types.is_struct(kind):
         known = {field.name: field.type for field in wanted}
         return pyarrow.struct([(field.name, _filled(field.type, known.get(field.name, field.type))) for field in kind])
     return pyarrow.list_(_filled(kind.value_type, wanted.value_type)) if types.is_list(kind) else kind
+
+
+def _form(kind: Kind) -> tuple[int, bool]:
+    """Return the form of a type's values; times with a zone and times without have different ones."""
+    return kind.id, getattr(kind, "tz", None) is not None
 
 
 def _is_number(kind: Kind) -> bool:
@@ -300,9 +411,9 @@ def _is_same(one: Column, other: Column) -> bool:
     return False
 
 
-def _value_text(name: str, expected: object, value: object, position: int) -> str:
+def _value_text(name: str, expected: object, value: object, position: int, reason: str = _SAMPLED) -> str:
     kind = f"{value.dtype} of shape {value.shape}" if is_array(value) else type(value).__name__
     return (
-        f"field {name!r} at position {position} is a {kind}, which doesn't fit into {expected}, the type of the first "
-        "elements. Convert it in a map."
+        f"field {name!r} at position {position} is a {kind}, which doesn't fit into {expected}{reason}. Convert it in "
+        "a map."
     )
