@@ -471,6 +471,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("arrow", {"x": [DAY, MOMENT]}, "'x' at position 0 is a list, .* of a datetime"),
     ("arrow", {"x": {"a": ["a", b"b"]}}, "'x' at position 0 is a dict, .*: pyarrow would make string of a bytes"),
     ("arrow", {"x": MOMENT.astimezone(datetime.UTC).timetz()}, "'x' at position 0 is a time, .*no time zone"),
+    ("arrow", {"x": np.datetime64("20000-01-01")}, "'x' at position 0 is a datetime64"),
     ("parquet", {"x": {}}, "Parquet has no such column"),
 ]
 
@@ -533,6 +534,21 @@ def test_the_nanoseconds_of_pandas_are_not_dropped(tmp_path: Path) -> None:
             ps.write(ps.read(elements), tmp_path / "refused", num_workers=0)
         ps.write(ps.read(elements[:1]), tmp_path / make.__name__, num_workers=0)
         assert read_back(tmp_path / make.__name__, "arrow") == elements[:1]
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_days_of_numpy_come_back(tmp_path: Path, form: str) -> None:
+    """Penstock reads a column of dates as days, so it writes days: alone, missing, in arrays, lists and dicts."""
+
+    def make(number: int) -> dict[str, Any]:
+        day = np.datetime64("2020-01-01") + number
+        square = np.full((2, 2), day)
+        return {"day": None if number == 1 else day, "days": square[0, :number], "square": square, "in": {"a": [day]}}
+
+    ps.write(ps.range(3).map(make), tmp_path, form, num_workers=0)
+    assert repr(list(ps.read(tmp_path))) == repr(
+        [{**(made := make(n)), "in": {"a": np.array(made["in"]["a"])}} for n in range(3)]
+    )
 
 
 def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def _column(field: Kind, positions: Positions, values: list[object]) -> Column:
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
     _need_unmasked(field.name, positions, values)
     if isinstance(field.type, pyarrow.FixedShapeTensorType):
-        dtype, shape = field.type.value_type.to_pandas_dtype(), tuple(field.type.shape)
+        dtype, shape = _dtype_of(field.type.value_type), tuple(field.type.shape)
         for position, value in zip(positions, values, strict=True):
             if not is_array(value) or value.dtype != dtype or value.shape != shape:
                 raise UsageError(_value_text(field.name, field.type, value, position))
@@ -210,6 +210,12 @@ def _column(field: Kind, positions: Positions, values: list[object]) -> Column:
         storage = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat), int(np.prod(shape)))
         return pyarrow.ExtensionArray.from_storage(field.type, storage)
     return _converted(field.name, positions, values, lambda column: _exactly(column, field.type), field.type)
+
+
+def _dtype_of(kind: Kind) -> object:
+    """Return the dtype of arrays from whose dtype pyarrow makes this type."""
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    return _DAYS if pyarrow.types.is_date32(kind) else kind.to_pandas_dtype()
 
 
 def _converted(
@@ -260,10 +266,27 @@ def _exact(values: list[object]) -> Column:
         _LossError: it would.
     """
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-    column = pyarrow.array(values)
+    try:
+        column = pyarrow.array(values)
+    except TypeError:
+        values = [*map(_with_dates, values)]
+        column = pyarrow.array(values)
     if not _is_checked(column.type):
         _need_kept(values, column.type)
     return column
+
+
+def _with_dates(value: object) -> object:
+    """Return a value with dates of Python in place of NumPy's days, which pyarrow converts only as whole arrays."""
+    if isinstance(value, np.datetime64 | np.ndarray):
+        held = cast("Any", value)
+        has_dates = held.dtype == _DAYS and not ((held < _DATES[0]) | (held > _DATES[1])).any()
+        return held.tolist() if has_dates else held
+    if isinstance(value, dict):
+        return {name: _with_dates(each) for name, each in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [*map(_with_dates, cast("Sequence[object]", value))]
+    return value
 
 
 def _need_kept(values: Sequence[object], kind: Kind) -> None:
@@ -327,6 +350,8 @@ def _loss_of_nanoseconds(values: Sequence[object]) -> str | None:
     return _NANOSECONDS if any(getattr(duration, "nanoseconds", 0) for duration in durations) else None
 
 
+_DAYS: Final = np.dtype("datetime64[D]")
+_DATES: Final = np.array(["0001-01-01", "9999-12-31"], _DAYS)  # of Python, the first and the last
 _NANOSECONDS: Final = "pyarrow drops the nanoseconds of pandas, but not those of value.to_numpy()"
 _KEPT: Final[Mapping[str, tuple[tuple[type, ...], tuple[type, ...]]]] = {
     "is_string": ((str,), ()),
