@@ -473,6 +473,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("arrow", {"x": MOMENT.astimezone(datetime.UTC).timetz()}, "'x' at position 0 is a time, .*no time zone"),
     ("arrow", {"x": np.datetime64("20000-01-01")}, "'x' at position 0 is a datetime64"),
     ("parquet", {"x": {}}, "Parquet has no such column"),
+    ("parquet", {"x": np.zeros((2, 2), "M8[s]")}, r"times in seconds; those of field 'x' have. Call .astype"),
 ]
 
 

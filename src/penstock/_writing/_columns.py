@@ -62,6 +62,8 @@ class Columnar:
         if elements and not names:
             raise UsageError(f"an element of a table must have a field; the one at position {positions[0]} has none")
         columns = [(name, _type_of(name, positions, _values(name, positions, elements))) for name in names]
+        if suffixes == (".parquet",):
+            _need_no_seconds(columns)
         return cls(pyarrow.schema(columns), suffixes)
 
     def size_of(self, element: Fields) -> int:
@@ -186,6 +188,21 @@ def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
         if arrays[0].size:
             return pyarrow.fixed_shape_tensor(pyarrow.from_numpy_dtype(arrays[0].dtype), arrays[0].shape)
     raise UsageError(_value_text(name, "a tensor of Arrow", arrays[0], positions[0]))
+
+
+def _need_no_seconds(columns: Sequence[tuple[str, Kind]]) -> None:
+    """Check that no column has arrays of several axes with times in seconds: Parquet would drop the axes.
+
+    Raises:
+        UsageError: one has.
+    """
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    for name, kind in columns:
+        if isinstance(kind, pyarrow.FixedShapeTensorType) and kind.value_type == pyarrow.timestamp("s"):
+            raise UsageError(
+                f"arrays of several axes in Parquet must not have times in seconds; those of field {name!r} have. Call "
+                '.astype("datetime64[ms]") in a map.'
+            )
 
 
 def _need_unmasked(name: str, positions: Positions, values: list[object]) -> None:
