@@ -110,6 +110,12 @@ def test_folders_of_images_and_shards_are_known(tmp_path: Path) -> None:
     assert ps.read(tmp_path / "flat")[0] == {"path": "1.png", "bytes": b"png"}
     assert ps.read(tmp_path / "classes")[0] == {"bytes": b"jpg", "label": 0}
     assert ps.read(tmp_path / "mds")[0] == {"x": 7}
+    (tmp_path / "flat" / "metadata.csv").write_text("file,label\n1.png,5\n")
+    with pytest.raises(
+        UsageError, match=r"the image '1.png' beside files for Csv. Pass a glob .*\*.csv', or ps.sources"
+    ):
+        ps.read(tmp_path / "flat")
+    assert ps.read(tmp_path / "flat" / "*.csv")[0]["label"] == "5"
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def _source_of_folder(folder: str) -> Source:
     paths = _without_indexes([os.path.join(folder, name) for name in names])
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
-        return _common(known, folder).open([path for path, _ in known])
+        chosen = _common(known, folder)
+        _need_no_image(names, folder, chosen)
+        return chosen.open([path for path, _ in known])
     if names == _LEFT_BY_WRITE:
         return list[object]()
     if any(map(_is_image, names)):
@@ -174,6 +176,21 @@ def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:
                 f"{os.path.join(os.path.dirname(path), '*' + other.suffixes[0])!r}."
             )
     return first
+
+
+def _need_no_image(names: Sequence[str], folder: str, chosen: _Format) -> None:
+    """Check that a folder with files of a format has no images beside them, whose labels these may be.
+
+    Raises:
+        UsageError: it has one.
+    """
+    image = next(filter(_is_image, names), None)
+    if image is not None:
+        raise UsageError(
+            f"a path must have files of one format; {folder!r} has the image {image!r} beside files for {chosen.name}. "
+            f"Pass a glob of these, such as {os.path.join(folder, '*' + chosen.suffixes[0])!r}, or "
+            "ps.sources.Files(folder, pattern) for the images."
+        )
 
 
 def _named(path: str) -> _Format | None:
