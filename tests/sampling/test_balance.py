@@ -104,6 +104,7 @@ def test_it_is_its_labels() -> None:
     labels = np.array(["a", "b", "a"])
     balance = Balance(labels, 10, seed=2)
     assert balance == Balance(labels.astype("U9"), 10, seed=2)
+    assert balance == Balance(np.array(["a", "b", "a"], object), 10, seed=2)
     assert Balance(np.array([0, 1], np.uint8), 10, 2) == Balance(np.array([False, True]), 10, 2)
     others = [Balance(labels[::-1][:2], 10, 2), Balance(labels, 11, 2), Balance(labels, 10, 3)]
     assert len({repr(one) for one in [balance, *others]}) == len({balance, *others}) == 4

@@ -186,6 +186,8 @@ def _checked_labels(labels: Labels) -> NDArray[np.int64] | NDArray[np.str_]:
         UsageError: if they have another type, or there are none.
     """
     given = np.asarray(labels)
+    if given.ndim == 1 and given.dtype.kind in "OT" and all(isinstance(label, str) for label in given.tolist()):
+        given = given.astype(np.str_)  # a column of pandas or pyarrow has objects
     if given.ndim != 1 or not given.size or given.dtype.kind not in "biuU":
         raise UsageError(
             "labels must be integers, bools or strings in an array of one axis that is not empty; "
