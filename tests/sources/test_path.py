@@ -130,10 +130,13 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
         ("b.jsonl.gz", "b.jsonl.gz' is compressed by gzip, .*Decompress it first"),
         ("empty", "the folder '.*empty' is unknown: it has no files. Known are"),
         ("two.db", r"must have one table; '.*two.db' has \['t', 'u'\]. Name one"),
-        ("*.none", "must match at least one file"),
+        ("*.none", "must match at least one file; .* Check the folder and the extension"),
+        ("~/*.none", r"must match at least one file; .* pass os.path.expanduser\(path\)"),
     ):
         with pytest.raises(UsageError, match=reason):
             ps.read(tmp_path / path)
+    with pytest.raises(SourceError, match=r"No such file or directory. Braces aren't expanded: pass a glob"):
+        ps.read(tmp_path / "train-{0..2}.tar")
     with pytest.raises(UsageError, match=r"of this machine; got 's3://bucket/a.tar'.*read-from-a-server"):
         ps.read("s3://bucket/a.tar")
     (tmp_path / "two.npy").write_bytes(_numpy(is_archive=False))

@@ -108,8 +108,15 @@ def stat_file(path: str) -> LocalFile:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise_source_error(f"cannot read {path!r}: {error.strerror}. Check the path.", error)
+        raise_source_error(f"cannot read {path!r}: {error.strerror}. {_remedy(path, 'Check the path.')}", error)
     return LocalFile(path, status.st_size, status.st_mtime_ns)
+
+
+def _remedy(path: str, usual: str) -> str:
+    """Return what to do about a path without a file; shells and other libraries expand some of them."""
+    if "{" in path:
+        return "Braces aren't expanded: pass a glob, such as 'train-*.tar', or a list, as in ps.sources.Tar(paths)."
+    return "~ isn't expanded: pass os.path.expanduser(path)." if f"{os.sep}~" in path else usual
 
 
 def find_files(paths: PathLike | Sequence[PathLike], owner: str) -> list[LocalFile]:
@@ -142,7 +149,8 @@ def _expand(path: str, owner: str) -> list[str]:
     matches = sorted((match for match in glob.glob(path, recursive=True) if os.path.isfile(match)), key=os.fsencode)
     if not matches:
         raise UsageError(
-            f"a glob must match at least one file; {path!r} matches none. Check the folder and the extension."
+            f"a glob must match at least one file; {path!r} matches none. "
+            + _remedy(path, "Check the folder and the extension.")
         )
     return matches
 
