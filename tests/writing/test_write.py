@@ -398,6 +398,7 @@ def late(value: object, usual: object = 1) -> Callable[[int], dict[str, object]]
         (lambda: ps.range(4), {}, UsageError, "elements must be dicts .* position 0 is a int"),
         (lambda: ps.range(4), {"part": (4, 4)}, UsageError, "k below n"),
         (lambda: ps.range(4), {"path": "s3://bucket/folder"}, UsageError, "local folder"),
+        (lambda: ps.range(4), {"path": __file__}, UsageError, "must be a folder, or a new one; .* is neither. Choose"),
         (
             lambda: ps.range(200).map(late("a")),
             {},
@@ -557,7 +558,7 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
     ps.write(numbers(), tmp_path, num_workers=0)
     others: list[tuple[ps.Dataset[Any], dict[str, Any], str]] = [
         (numbers(301), {}, "fingerprint, elements"),
-        (numbers(), {"format": "parquet"}, "whose format differ"),
+        (numbers(), {"format": "parquet"}, "the two differ in format. It wrote"),
         (numbers(), {"shard_bytes": 100}, "elements_per_shard"),
     ]
     for other, arguments, text in others:
@@ -583,6 +584,8 @@ def test_the_command_writes_parts(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert status == 0
         assert text.endswith(end)
     assert digests(tmp_path / "parts") == digests(tmp_path / "alone")
+    assert main(["write", "tests.writing.numbers:numbers", str(tmp_path / "one"), "--num-workers", "0"]) == 0
+    assert "300 elements in 1 shard, " in capsys.readouterr().out
     for name, text in (("data", "MODULE:NAME"), ("no_such:x", "no module"), ("json:dumps_", "has no")):
         status, message = run(name, "0/1")
         assert status == 2

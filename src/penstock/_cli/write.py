@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         num_workers=arguments.num_workers,
         part=arguments.part,
     )
+    shards = f"{written.shards:,} shard{'s' * (written.shards != 1)}"
     state = "complete" if written.complete else "other parts are missing"
     sys.stdout.write(
-        f"{written.path}: {written.elements:,} elements in {written.shards:,} shards, {written.new:,} of them new; "
-        f"{state}\n"
+        f"{written.path}: {written.elements:,} elements in {shards}, {written.new:,} of them new; {state}\n"
     )
     return ENDED

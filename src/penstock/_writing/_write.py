@@ -338,7 +338,7 @@ def _claim(folder: str, description: Mapping[str, Any]) -> None:
     elif found != json.loads(json.dumps(description)):
         differing = [name for name in description if found.get(name) != description[name]]
         raise UsageError(
-            f"{folder!r} has the shards of another call of write, whose {', '.join(differing)} differ; it wrote "
+            f"{folder!r} has the shards of another call of write; the two differ in {', '.join(differing)}. It wrote "
             f"{found.get('dataset')!r} as {found.get('format')!r}. Write to another folder, or empty this one."
         )
 
@@ -391,6 +391,8 @@ def _write_json(path: str, content: Mapping[str, Any]) -> None:
 def _folder_of(path: str | os.PathLike[str]) -> str:
     if "://" in os.fspath(path):
         raise UsageError(f"path must be a local folder; got {path!r}. Write to a folder, and copy it there.")
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise UsageError(f"path must be a folder, or a new one; {path!r} is neither. Choose another, or remove it.")
     return os.path.abspath(path)
 
 
