@@ -22,6 +22,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,6 +177,16 @@ ps.write(numbers(), {folder!r}, "tar", shard_bytes=12000, num_workers={workers})
 """
 
 
+def processes_of(group: int) -> list[psutil.Process]:
+    """Return the processes of a group."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(process.pid) == group:
+                found.append(process)
+    return found
+
+
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers: int) -> None:
@@ -187,9 +198,11 @@ def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers
         with started(WRITING.format(folder=str(folder), workers=workers)) as run, watched(run.pid) as has_ended:
             while len(list(folder.glob("0*.tar"))) < wanted:
                 assert not has_ended(0.002)
+            processes = processes_of(run.pid)
             with contextlib.suppress(ProcessLookupError):  # on a busy machine it may have ended since
                 os.killpg(run.pid, signal.SIGKILL)
                 killed += 1
+            psutil.wait_procs(processes)  # a worker may be just renaming a shard
         found = {name: digest for name, digest in digests(folder).items() if name.endswith(".tar") and name[0] != "."}
         assert found.items() <= expected.items()
     assert killed

@@ -234,7 +234,7 @@ _LOADER: Final[Mapping[str, Remedy]] = {
     "num_threads": ("workers are threads or processes", "ps.Loader(dataset, num_workers={})"),
     "num_replicas": _RANKS,
     "persistent_workers": ("the workers of a loader always live as long as it", "ps.Loader(dataset, num_workers=4)"),
-    "pin_memory": ("a loader of torch pins the memory that it copies from", 'ps.torch.Loader(dataset, device=device)'),
+    "pin_memory": ("a loader of torch pins the memory that it copies from", "ps.torch.Loader(dataset, device=device)"),
     "prefetch_factor": ("prefetch counts batches for all workers together", "ps.Loader(dataset, prefetch={})"),
     "rank": _RANKS,
     "sampler": _ORDER,
