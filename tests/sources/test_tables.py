@@ -200,6 +200,14 @@ def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
     assert repr(as_source(arrays)[0]) == repr(arrays[0])
 
 
+def test_a_formatted_record_does_not_depend_on_those_that_are_read_with_it() -> None:
+    """`datasets` formats rows together: a null makes the others float32, and a transform may pad to the longest."""
+    dataset = hugging_face().Dataset.from_dict({"x": [2**24 + 1, None, 2**24 + 3], "y": [[1], [2, 3], []]})
+    for formatted in (dataset.with_format("numpy"), dataset.with_transform(padded)):
+        read = read_records(as_source(formatted), np.arange(3))
+        assert repr(read) == repr([formatted[key] for key in range(3)])
+
+
 def test_lengths_of_hugging_face_follow_its_indices() -> None:
     """Lengths are those of the selected records; a format, which may change them, is refused."""
     dataset = (
@@ -217,6 +225,12 @@ def test_lengths_of_hugging_face_follow_its_indices() -> None:
 def doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
     """Return a batch of other columns."""
     return {"z": [2 * x for x in batch["x"]]}
+
+
+def padded(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """Return rows of one length."""
+    longest = max(map(len, batch["y"]))
+    return {"y": [row + [0] * (longest - len(row)) for row in batch["y"]]}
 
 
 def test_worker_processes_read_a_table() -> None:

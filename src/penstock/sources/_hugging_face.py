@@ -3,8 +3,9 @@
 `dataset[key]` makes a table of one row and formats it, which takes twenty microseconds and more. This source reads the
 values from the dataset's Arrow table by itself, through its list of indices if it was shuffled or selected. It does so
 only where the result is the same: the dataset has no format or transform, no feature that must be decoded, such as an
-image, and no extension type. Otherwise the dataset's own `__getitems__` reads. A format can be set at any time, so each
-read looks for one.
+image, and no extension type. Otherwise the dataset itself reads, one key at a time: its `__getitems__` formats rows
+together, so the dtype of a row's value may depend on the other rows, such as on a null among them. A format can be set
+at any time, so each read looks for one.
 """
 
 import importlib
@@ -64,12 +65,11 @@ class HuggingFaceRows:
             keys: in [0, length), one axis.
 
         Returns:
-            The records, as `dataset.__getitems__` returns them.
+            The records, each as `dataset[key]` returns it.
         """
         checked = as_keys(keys)
         if not self._is_plain():
-            records: list[Record] = self.dataset.__getitems__(checked.tolist())
-            return records
+            return [self.dataset[key] for key in checked.tolist()]
         check_range(checked, len(self))
         rows, indices = self._open()
         return rows.take(checked if indices is None else indices[checked].astype(np.int64))
