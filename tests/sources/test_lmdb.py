@@ -58,6 +58,19 @@ def test_keys_and_database_choose_values(tmp_path: Path) -> None:
     assert len(pickle.dumps(Lmdb(write(tmp_path / "b.mdb")))) < 700
 
 
+def test_a_key_of_several_values_is_refused(tmp_path: Path) -> None:
+    """A database with `dupsort` may have such keys, of which LMDB finds the first value only; others are read."""
+    with lmdb.open(str(tmp_path), max_dbs=1) as environment:
+        handle = environment.open_db(b"pairs", dupsort=True)
+        with environment.begin(write=True, db=handle) as transaction:
+            for key, value in ((b"a", b"1"), (b"b", b"2"), (b"b", b"3")):
+                transaction.put(key, value)
+    assert Lmdb(tmp_path, database="pairs", keys=[b"a"])[0] == b"1"
+    for keys in (None, [b"a", b"b"]):
+        with pytest.raises(UsageError, match=r"data.mdb', b'b' has 2\. Copy them .* pass keys= of others"):
+            Lmdb(tmp_path, database="pairs", keys=keys)
+
+
 def test_forked_workers_read_what_the_program_reads(tmp_path: Path) -> None:
     """`ps.read` takes the path, and worker processes read the map of their parent."""
     dataset = ps.read(write(tmp_path / "a.mdb"), seed=3).shuffle()
@@ -68,15 +81,21 @@ def test_forked_workers_read_what_the_program_reads(tmp_path: Path) -> None:
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     """Each error has the file, the reason and the remedy."""
     good = write(tmp_path / "good.mdb").read_bytes()
-    for name, content in (("empty", b""), ("text", b"text" * 5000), ("short", good[:20_000])):
+    damaged = bytearray(good)
+    for page in range(2, len(good) // 4096):
+        damaged[page * 4096 + 10] = 0xFF  # its kind
+    contents = {"empty": b"", "text": b"text" * 5000, "short": good[:20_000], "damaged": damaged}
+    for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     cases: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ("none", {}, UsageError, r"/none' doesn't exist"),
         ("empty", {}, CorruptRecordError, r"cannot open '.*/empty' as a database of LMDB"),
         ("text", {}, CorruptRecordError, r"cannot open '.*/text' as a database of LMDB: .*not an LMDB file"),
         ("short", {}, CorruptRecordError, r"/short' has 20000 bytes, and its \d+ pages need \d+: it is truncated"),
+        ("damaged", {}, CorruptRecordError, r"/damaged' can't be read as a database of LMDB: .*MDB_CORRUPTED"),
         ("good.mdb", {"database": "x"}, UsageError, r"good.mdb' has no database b'x'"),
         ("good.mdb", {"keys": [b"001", b"nine"]}, UsageError, r"has no b'nine', number 1 of keys"),
+        ("good.mdb", {"keys": [b""]}, UsageError, r"has no b'', number 0 of keys"),
         ("good.mdb", {"keys": ["001"]}, UsageError, r"keys of LMDB are bytes; got '001'"),
     ]
     for path, arguments, error, reason in cases:

@@ -17,7 +17,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final, SupportsIndex
 
 import numpy as np
@@ -52,10 +52,10 @@ class Lmdb:
         keys: the keys of the records, in their order. Default: all keys.
 
     Raises:
-        UsageError: there is no such file, database or key; or `database` is missing, and one of the first 126 keys is
-            the name of a database.
+        UsageError: there is no such file, database or key; a key has several values, which a database with `dupsort`
+            may have; or `database` is missing, and one of the first 126 keys is the name of a database.
         SourceError: the file can't be read; later, at a read, it no longer exists or has changed.
-        CorruptRecordError: the file is none of LMDB, or truncated.
+        CorruptRecordError: the file is none of LMDB, or truncated or damaged.
         MissingDependencyError: the package lmdb isn't installed; the extra `lmdb` installs it.
 
     Example:
@@ -82,6 +82,7 @@ class Lmdb:
             self._opened.need_keys(self._given)
         elif self._database is None:
             self._opened.need_values(self._table)
+        self._opened.need_single_values(self._table)
         self._length = len(self._table)
         self._digest = self._table.digest()
 
@@ -99,7 +100,7 @@ class Lmdb:
 
         Raises:
             SourceError: the database was written to since it was listed.
-            CorruptRecordError: a listed key has no value.
+            CorruptRecordError: a listed key has no value, or the file is damaged.
         """
         checked = as_keys(keys)
         check_range(checked, self._length)
@@ -264,8 +265,8 @@ class _Opened:
     path: str
 
     def listed(self) -> _KeyTable:
-        """Return all keys."""
-        with self.environment.handle.begin(db=self.database) as transaction:
+        """Return all keys, each as often as it has values."""
+        with _reading(self.path), self.environment.handle.begin(db=self.database) as transaction:
             return _table_of(transaction.cursor().iternext(keys=True, values=False))
 
     def need_keys(self, table: _KeyTable) -> None:
@@ -274,9 +275,9 @@ class _Opened:
         Raises:
             UsageError: one has none.
         """
-        with self.environment.handle.begin(db=self.database, buffers=True) as transaction:
+        with _reading(self.path), self.environment.handle.begin(db=self.database, buffers=True) as transaction:
             for number in range(len(table)):
-                if transaction.get(table[number]) is None:
+                if not table[number] or transaction.get(table[number]) is None:
                     raise UsageError(
                         f"each of keys must be in the database; {self.path!r} has no {_shown(table[number])}, number "
                         f"{number} of keys. Leave it out, or name the database= that has it."
@@ -297,13 +298,30 @@ class _Opened:
                     f"database={table[number].decode(errors='replace')!r} to read it, or keys= of values."
                 )
 
+    def need_single_values(self, table: _KeyTable) -> None:
+        """Check that each key has one value.
+
+        Raises:
+            UsageError: one has more.
+        """
+        with _reading(self.path), self.environment.handle.begin(db=self.database) as transaction:
+            if not self.database.flags(transaction)["dupsort"]:
+                return
+            cursor = transaction.cursor()
+            for number in range(len(table)):
+                if cursor.set_key(table[number]) and cursor.count() > 1:
+                    raise UsageError(
+                        f"each key must have one value; in {self.path!r}, {_shown(table[number])} has "
+                        f"{cursor.count()}. Copy them to a database with a key for each, or pass keys= of others."
+                    )
+
     def values(self, names: Sequence[bytes], version: int) -> list[Any]:
         """Return the value of each key, None for one that isn't there.
 
         Raises:
             SourceError: the database was written to.
         """
-        with self.environment.handle.begin(db=self.database) as transaction:
+        with _reading(self.path), self.environment.handle.begin(db=self.database) as transaction:
             if transaction.id() != version:
                 raise SourceError(_CHANGED.format(self.path))
             return list(map(transaction.get, names))
@@ -312,14 +330,34 @@ class _Opened:
 def _open(file: LocalFile, database: bytes | None) -> _Opened:
     lmdb = need("lmdb", "lmdb", extra="lmdb")
     environment = _environments.of(file)
+    with _reading(file.path):
+        try:
+            handle = environment.handle.open_db(database, create=False)
+        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
+            raise UsageError(
+                f"{file.path!r} has no database {database!r}: {error}. Pass the name that it was written with."
+            ) from error
+        with environment.handle.begin() as transaction:
+            return _Opened(environment, handle, int(transaction.id()), file.path)
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Generator[None]:
+    """Raise the errors of LMDB as those of a file.
+
+    Raises:
+        SourceError: the file grew beyond the map of this process.
+        CorruptRecordError: LMDB can't read the file.
+    """
+    lmdb = need("lmdb", "lmdb", extra="lmdb")
     try:
-        handle = environment.handle.open_db(database, create=False)
+        yield
+    except lmdb.MapResizedError as error:
+        raise SourceError(_CHANGED.format(path)) from error
     except lmdb.Error as error:
-        raise UsageError(
-            f"{file.path!r} has no database {database!r}: {error}. Pass the name that it was written with."
+        raise CorruptRecordError(
+            f"{path!r} can't be read as a database of LMDB: {error}. It is damaged: restore the file."
         ) from error
-    with environment.handle.begin() as transaction:
-        return _Opened(environment, handle, int(transaction.id()), file.path)
 
 
 def _data_of(path: str) -> LocalFile:
