@@ -104,6 +104,21 @@ def test_contiguous_datasets_have_the_values_of_h5py(tmp_path: Path) -> None:
     assert_same(HDF5(tmp_path / "a.h5")[1], expected)
 
 
+def test_a_record_shares_nothing_with_the_next_read(tmp_path: Path) -> None:
+    """A change of a row of fields, or of an array within a row of arrays, doesn't change what is read next."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        boxes = np.array([(1, 2.5)] * 3, [("label", "i4"), ("size", "f8")])
+        file.create_dataset("boxes", data=boxes, chunks=(2,))
+        ragged = file.create_dataset("ragged", (3, 2), h5py.vlen_dtype(np.int32))
+        ragged[1, 0] = [4, 5]
+    source = HDF5(tmp_path / "a.h5")
+    record = source[1]
+    record["boxes"]["label"], record["ragged"][0][0] = 7, 7
+    again = source[1]
+    assert again["boxes"].item() == (1, 2.5)
+    assert again["ragged"][0].tolist() == [4, 5]
+
+
 def test_a_path_is_read(tmp_path: Path) -> None:
     """`ps.read` knows the suffix, and the first bytes under another name."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

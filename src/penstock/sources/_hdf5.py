@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
+from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, own, rows_of_blocks
 from penstock.sources._local_files import PathLike, digest_of, find_files, identity_of, raise_source_error
 from penstock.sources._mapped import map_file
 from penstock.sources._shared_blocks import SharedBlocks
@@ -172,7 +172,7 @@ class HDF5:
         if rows is None:
             rows = self._kept.opened(block, self._read_block)
         place = key - self._starts[block]
-        return {name: _own(values[place]) for name, values in rows.items()}
+        return {name: own(values[place]) for name, values in rows.items()}
 
     def _read_block(self, block: int) -> tuple[_Rows, int]:
         number, begin = self._find(self._starts[block])
@@ -372,7 +372,3 @@ def _bytes_of(values: NDArray[Any]) -> int:
         return values.nbytes
     held: list[object] = values.ravel().tolist()
     return sum(value.nbytes if isinstance(value, np.ndarray) else len(cast("str", value)) for value in held)
-
-
-def _own(value: object) -> object:
-    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value

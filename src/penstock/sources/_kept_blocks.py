@@ -12,15 +12,21 @@
 `Waste` warns, once, where reads need other blocks than those that are kept.
 """
 
+import copy
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+import numpy as np
 
 from penstock._os import renewed_after_fork
 from penstock.errors import UsageError
 from penstock.sources._shared_blocks import SharedBlocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 DECODED_BYTES: Final = 256 << 20
@@ -41,6 +47,18 @@ def rows_of_blocks(chunk_rows: Collection[int], row_bytes: int) -> int:
     """
     rows = max((rows for rows in chunk_rows if rows * row_bytes <= _LARGEST_BYTES), default=min(chunk_rows))
     return rows * max(1, _BLOCK_BYTES // (rows * row_bytes))
+
+
+def own(value: object) -> object:
+    """Return a row's value as a copy that shares nothing with the block, which later reads must find unchanged.
+
+    Args:
+        value: an item of a block's array: an array, a row of fields, or a scalar, which can't be changed.
+    """
+    if not isinstance(value, np.ndarray | np.void):
+        return value
+    known = cast("NDArray[Any] | np.void", value)
+    return copy.deepcopy(known) if known.dtype.hasobject else known.copy()  # an object may be an array, too
 
 
 def check_decoded_bytes(decoded_bytes: int) -> None:

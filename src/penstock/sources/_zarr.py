@@ -15,7 +15,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Generator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Final, SupportsIndex, TypeAlias, cast
+from typing import Any, Final, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
+from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, own, rows_of_blocks
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._rendezvous import job_of
 from penstock.sources._shared_blocks import SharedBlocks
@@ -176,7 +176,7 @@ class Zarr:
         if rows is None:
             rows = self._kept.opened(block, self._read_block)
         place = key - self._starts[block]
-        record = {name: _own(values[place]) for name, values in rows.items()}
+        record = {name: own(values[place]) for name, values in rows.items()}
         return record.get("", record)
 
     def _read_block(self, block: int) -> tuple[_Rows, int]:
@@ -335,7 +335,3 @@ def _bytes_of(values: NDArray[Any]) -> int:
         return values.nbytes
     held: list[str] = values.ravel().tolist()
     return values.nbytes + sum(map(len, held))
-
-
-def _own(value: object) -> object:
-    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray | np.void) else value
