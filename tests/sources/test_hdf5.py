@@ -104,6 +104,19 @@ def test_contiguous_datasets_have_the_values_of_h5py(tmp_path: Path) -> None:
     assert_same(HDF5(tmp_path / "a.h5")[1], expected)
 
 
+@pytest.mark.parametrize("chunks", [None, (2, 1)])
+def test_values_of_an_array_type_are_arrays(tmp_path: Path, chunks: tuple[int, int] | None) -> None:
+    """The axes of a value follow those of the row, whether or not the dataset has chunks; files must have one type."""
+    points = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    for name, dtype in (("a.h5", "(3,)f4"), ("b.h5", "(3,)i4")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("x", (4, 2), dtype, chunks=chunks)[...] = points
+    source = HDF5(tmp_path / "a.h5")
+    assert_same(source.read([1, 3]), [{"x": points[1]}, {"x": points[3]}])
+    with pytest.raises(UsageError, match=r"a.h5' has 'x': float32\[2, 3\], '.*b.h5' has 'x': int32\[2, 3\]"):
+        HDF5(tmp_path / "*.h5")
+
+
 def test_a_record_shares_nothing_with_the_next_read(tmp_path: Path) -> None:
     """A change of a row of fields, or of an array within a row of arrays, doesn't change what is read next."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -31,6 +31,7 @@ from penstock.sources._table_files import check_unchanged
 _Opened: TypeAlias = Any  # an `h5py.File`
 _Dataset: TypeAlias = Any  # an `h5py.Dataset`
 _Rows: TypeAlias = Mapping[str, NDArray[Any]]
+_Columns: TypeAlias = Sequence[tuple[str, np.dtype[Any], tuple[int, ...]]]
 
 
 class HDF5:
@@ -148,7 +149,10 @@ class HDF5:
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files, and with the datasets."""
-        return f"hdf5-{digest_of(self._files, self._layouts[0].described)}"
+        columns = self._layouts[0].columns
+        # An array type counts as its number of bytes: it always did, and states have the fingerprint.
+        counted = [(name, np.dtype(dtype.str) if dtype.shape else dtype, shape) for name, dtype, shape in columns]
+        return f"hdf5-{digest_of(self._files, _described(counted))}"
 
     def __repr__(self) -> str:
         count = len(self._files)
@@ -204,8 +208,8 @@ class _Place:
 
     Attributes:
         name: with its groups.
-        dtype: of its values in memory.
-        shape: of a row.
+        dtype: of its values in memory; of an array type, with the axes of a value.
+        shape: of a row, without these.
         is_text: whether values are decoded as str.
         offset: the byte at which it begins if it is contiguous, else None.
         chunk_rows: the rows of a chunk; 0 if it has no chunks.
@@ -232,20 +236,24 @@ class _Layout:
     places: tuple[_Place, ...]
 
     @property
-    def columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    def columns(self) -> _Columns:
         """Name, dtype and row of each dataset."""
         return [(place.name, place.dtype, place.shape) for place in self.places]
 
     @property
     def described(self) -> str:
-        """The datasets, for messages and digests."""
-        return ", ".join(f"{name!r}: {dtype}{list(shape) if shape else ''}" for name, dtype, shape in self.columns)
+        """The datasets, for messages."""
+        return _described([(name, dtype.base, (*shape, *dtype.shape)) for name, dtype, shape in self.columns])
 
     @property
     def block_rows(self) -> int:
         """The number of rows to read at once."""
         read = [place for place in self.places if place.offset is None] or self.places
         return rows_of_blocks({max(1, place.chunk_rows) for place in read}, sum(place.row_bytes for place in read))
+
+
+def _described(columns: _Columns) -> str:
+    return ", ".join(f"{name!r}: {dtype}{list(shape) if shape else ''}" for name, dtype, shape in columns)
 
 
 def _h5py() -> ModuleType:
@@ -317,9 +325,10 @@ def _place_of(name: str, dataset: _Dataset, path: str, size: int) -> _Place:
     string = h5py.check_string_dtype(dtype)
     is_text = string is not None and string.length is None
     chunks: tuple[int, ...] | None = dataset.chunks
+    is_structured = dtype.names is not None or dtype.hasobject or bool(dtype.shape)
     place = _Place(
         name,
-        np.dtype(object) if is_text else np.dtype(dtype.str) if dtype.names is None and not dtype.hasobject else dtype,
+        np.dtype(object) if is_text else dtype if is_structured else np.dtype(dtype.str),
         tuple(map(int, dataset.shape[1:])),
         is_text,
         _offset_of(dataset, path),
@@ -363,7 +372,7 @@ def _read(opened: _Opened, place: _Place, begin: int, end: int) -> NDArray[Any]:
 def _cut(mapped: NDArray[np.uint8], place: _Place, begin: int, end: int) -> NDArray[Any]:
     first = cast("int", place.offset)
     part = mapped[first + begin * place.row_bytes : first + end * place.row_bytes]
-    return part.view(place.dtype).reshape(end - begin, *place.shape)
+    return part.view(place.dtype.base).reshape(end - begin, *place.shape, *place.dtype.shape)
 
 
 def _bytes_of(values: NDArray[Any]) -> int:
