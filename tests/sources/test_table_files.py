@@ -421,6 +421,30 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path, name: str) -> None:
         source[9]
 
 
+MAPS = [[("k", 1)]] * 8
+TRUSTED = {
+    "map": pa.array(MAPS, pa.map_(pa.string(), pa.int32())),
+    "maps in lists": pa.array([[row] for row in MAPS], pa.list_(pa.map_(pa.string(), pa.int32()))),
+    "union": pa.UnionArray.from_dense(
+        pa.array([0] * 8, pa.int8()), pa.array(range(8), pa.int32()), [pa.array(list("abcdefgh"))]
+    ),
+    "two fields of a name": pa.StructArray.from_arrays([pa.array([["a"]] * 8)] * 2, names=["x", "x"]),
+    "runs": pa.RunEndEncodedArray.from_arrays(pa.array(range(1, 9), pa.int32()), pa.array(range(8))),
+}
+
+
+@pytest.mark.parametrize("kind", TRUSTED)
+def test_damaged_offsets_of_values_that_pyarrow_reads_are_an_error(tmp_path: Path, kind: str) -> None:
+    """With a damaged offset of these types, pyarrow would abort the process."""
+    write_arrow(pa.table({"x": TRUSTED[kind]}), tmp_path / "a.arrow")
+    content = bytearray((tmp_path / "a.arrow").read_bytes())
+    content[content.index(np.arange(1, 4, dtype=np.int32).tobytes()) + 7] = 0xFF  # the 2 is negative
+    (tmp_path / "a.arrow").write_bytes(content)
+    source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
+    with pytest.raises(CorruptRecordError, match=r"a.arrow' must be a whole file of Arrow IPC: .*restore it"):
+        read_records(source, np.arange(8))
+
+
 def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
     """A flipped bit in a page of Parquet is an error that names the file and the group; other groups are read."""
     write_parquet(TABLE.select(["id"]), tmp_path / "a.parquet", compression="none", use_dictionary=False)
