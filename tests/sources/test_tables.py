@@ -163,6 +163,16 @@ def test_rows_are_those_of_pyarrow(table: Any) -> None:
         assert_same(read_records(read, np.arange(len(table))), records_of(table))
 
 
+@pytest.mark.parametrize("permutation", [None, [0, 1], [1, 0]])
+def test_tensors_have_the_axes_of_pyarrow(permutation: list[int] | None) -> None:
+    """The axes are those of `to_numpy_ndarray`, which gives every array from `from_numpy_ndarray` a permutation."""
+    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3], permutation=permutation)
+    numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 6)
+    tensors = pa.ExtensionArray.from_storage(kind, numbers)
+    read = read_records(as_source(pa.table({"x": tensors})), np.arange(4))
+    assert_same([record["x"] for record in read], list(tensors.to_numpy_ndarray()))
+
+
 @fewer()
 @given(tables(), st.data())
 def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) -> None:

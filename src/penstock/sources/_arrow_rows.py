@@ -567,13 +567,14 @@ def _nullable(array: Array, made: Column) -> Column:
 
 def _extended(made: Column, kind: Array) -> Column:
     """Return the values of an extension type, which are those of its storage; tensors get their axes."""
-    if kind.extension_name != "arrow.fixed_shape_tensor" or kind.permutation is not None:
+    if kind.extension_name != "arrow.fixed_shape_tensor":
         return made
-    shape: list[int] = kind.shape
+    stored: list[int] = kind.shape  # in the order of memory
+    axes: list[int] = kind.permutation or list(range(len(stored)))
 
     def at(row: int) -> Value:
         value = made.at(row)
-        return value if value is None else np.reshape(value, shape)
+        return value if value is None else np.reshape(value, stored).transpose(axes)
 
     return _one_by_one(at)
 
