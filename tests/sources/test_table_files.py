@@ -399,6 +399,15 @@ def test_a_stream_without_an_end_is_logged(tmp_path: Path, caplog: pytest.LogCap
     assert "a.arrow' has no end mark" in caplog.text
 
 
+def test_two_streams_in_a_file_are_refused(tmp_path: Path) -> None:
+    """A reader of streams stops at the end of the first one, so the rows of the second would be lost."""
+    write_stream(TABLE, tmp_path / "a.arrow")
+    content = (tmp_path / "a.arrow").read_bytes()
+    (tmp_path / "a.arrow").write_bytes(content + content)
+    with pytest.raises(CorruptRecordError, match=rf"a.arrow' has {len(content)} bytes after it, such as"):
+        Arrow(tmp_path / "a.arrow", cache=tmp_path)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_no_whole_file_is_refused(tmp_path: Path, name: str) -> None:
     """An empty, truncated or foreign file is named at once, and a changed or deleted one at the next read."""

@@ -141,13 +141,14 @@ def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
     """Return the schema of a file, and the number of rows in each of its blocks; a stream is one block.
 
     Raises:
-        CorruptRecordError: the file has fewer batches than its end says.
+        CorruptRecordError: the file has fewer batches than its end says, or bytes after its stream.
     """
     path = stream.name
     with reading(path, _FORMAT):
         content = _map(path)
         reader = _open(content)
-        schema, rows = reader.schema, _rows_of_batches(content)
+        schema = reader.schema
+        rows, read_bytes = _rows_of_batches(content)
     if _is_file(content):
         if len(rows) != reader.num_record_batches:
             raise CorruptRecordError(
@@ -155,6 +156,11 @@ def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
                 f"{len(rows)}. The file is damaged: write it again."
             )
         return schema, rows
+    if read_bytes < content.size:
+        raise CorruptRecordError(
+            f"a file must end with its Arrow stream; {path!r} has {content.size - read_bytes} bytes after it, such as "
+            "another stream. Write each stream to a file of its own, and pass these as a list."
+        )
     if bytes(content[-len(_END) :]) != _END:
         logging.getLogger("penstock").warning(
             "the Arrow stream %r has no end mark, so it may be truncated between two messages", path
@@ -162,11 +168,13 @@ def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
     return schema, [sum(rows)]
 
 
-def _rows_of_batches(content: Array) -> list[int]:
-    pyarrow, ipc = need_arrow(), need_arrow("pyarrow.ipc")
-    messages = content[_BEGIN:] if _is_file(content) else content
-    reader = ipc.MessageReader.open_stream(pyarrow.BufferReader(messages))
-    return [_rows_of(bytes(message.metadata)) for message in reader if message.type == "record batch"]
+def _rows_of_batches(content: Array) -> tuple[list[int], int]:
+    """Return the number of rows of each record batch, and how many bytes the messages take up to their end mark."""
+    ipc, messages = need_arrow("pyarrow.ipc"), need_arrow().BufferReader(content)
+    messages.seek(_BEGIN if _is_file(content) else 0)
+    reader = ipc.MessageReader.open_stream(messages)
+    rows = [_rows_of(bytes(message.metadata)) for message in reader if message.type == "record batch"]
+    return rows, messages.tell()
 
 
 def _rows_of(message: bytes) -> int:
