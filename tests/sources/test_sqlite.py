@@ -38,6 +38,26 @@ def test_a_table_has_its_rows_in_the_order_of_rowid(tmp_path: Path) -> None:
         assert len(pickle.dumps(source)) < 700
 
 
+def test_any_name_of_a_table_and_of_its_columns_is_read(tmp_path: Path) -> None:
+    """A name may need quotes, and a column named rowid hides the rowid, unless it is the same or there is none."""
+    path = write(
+        tmp_path / "a.db",
+        'CREATE TABLE "a ""b""-c" (rowid TEXT)',
+        """INSERT INTO "a ""b""-c" VALUES ('z'), ('b'), ('b')""",
+        "CREATE TABLE same (x, rowid INTEGER PRIMARY KEY)",
+        "INSERT INTO same VALUES (0, 5), (0, 1)",
+        "CREATE TABLE without (rowid TEXT PRIMARY KEY) WITHOUT ROWID",
+        "INSERT INTO without VALUES ('z'), ('b')",
+        "CREATE VIEW seen AS SELECT id AS rowid FROM t",
+    )
+    cases: dict[str, list[object]] = {
+        'a "b"-c': ["z", "b", "b"], "same": [1, 5], "without": ["b", "z"], "seen": [3, 7, 9]
+    }  # fmt: skip
+    for name, wanted in cases.items():
+        with Sqlite(path, name) as source:
+            assert [source[key]["rowid"] for key in range(len(source))] == wanted
+
+
 def test_two_queries_choose_rows_columns_and_order(tmp_path: Path) -> None:
     """The query of keys gives the order, and the other one the record; keys may be of any type."""
     path = write(
@@ -71,6 +91,7 @@ def test_many_rows_have_the_order_of_their_keys(tmp_path: Path) -> None:
     [
         ("SELECT * FROM t", None, "needs keys=, which lists the rows in an order; got 'SELECT . FROM t' alone"),
         ("absent", None, "no such table: absent. Correct the table's name"),
+        ("names", None, "no such column: rowid. A table WITHOUT ROWID is read by its primary key, as in Sqlite"),
         ("SELECT * FROM t WHERE id = ?", "SELECT id FROM t", "keys must have ORDER BY"),
         ("SELECT * FROM t", "SELECT id FROM t ORDER BY id", "a row can't be read by .*number of bindings"),
         ("SELECT id, id FROM t WHERE id = ?", "SELECT id FROM t ORDER BY id", r"returns \['id', 'id'\]. Rename them"),
@@ -82,7 +103,7 @@ def test_many_rows_have_the_order_of_their_keys(tmp_path: Path) -> None:
 def test_a_wrong_query_is_refused(tmp_path: Path, query: str, keys: str | None, reason: str) -> None:
     """A query without an order, of another shape, or that SQLite refuses is a UsageError with a remedy."""
     with pytest.raises(UsageError, match=reason):
-        Sqlite(write(tmp_path / "a.db"), query, keys=keys)
+        Sqlite(write(tmp_path / "a.db", "CREATE TABLE names (name TEXT PRIMARY KEY) WITHOUT ROWID"), query, keys=keys)
 
 
 def test_a_key_without_one_row_is_named(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ _RowKeys: TypeAlias = NDArray[np.int64] | list[Any]
 
 _LISTED: Final = 1 << 16  # keys in one step
 _NAME: Final = re.compile(r"\w+")
+_COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_xinfo(?)"
+_ROWIDS: Final = ("rowid", "_rowid_", "oid")
 _ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
 
 
@@ -89,12 +91,12 @@ class Sqlite:
             raise UsageError(f"Sqlite reads one database; {path!r} matches {len(files)}. Concatenate the datasets.")
         self._path = files[0].path
         self._state = _state_of(self._path)
-        self._query, self._listing = _queries(query, keys)
         self._closed = False
         self._lock = threading.Lock()  # guards `_opened` and `_closed`
         self._opened: list[weakref.ref[_Connection]] = []
         self._threads = threading.local()
         try:
+            self._query, self._listing = self._queries_of_table(query) if keys is None else (query, _ordered(keys))
             self._keys: _RowKeys | None = self._list_keys()
             self._names = self._column_names()
         except BaseException:
@@ -199,6 +201,39 @@ class Sqlite:
                 raise SourceError(_CHANGED.format(self._path), source=repr(self))
             self._keys = keys
         return keys
+
+    def _queries_of_table(self, table: str) -> tuple[str, str]:
+        """Return the query of one row of a table, and that of all its keys.
+
+        Raises:
+            UsageError: it is no name of a table.
+        """
+        try:
+            columns = self._connection().handle.execute(_COLUMNS, (table,)).fetchall()
+        except _FAILURES as error:
+            raise self._error_of(error, f"the columns of {table!r} can't be read") from error
+        if not (columns or _NAME.fullmatch(table)):
+            raise UsageError(
+                f"a query needs keys=, which lists the rows in an order; got {table!r} alone. Pass a table's name, or "
+                "Sqlite(path, 'SELECT … WHERE id = ?', keys='SELECT id FROM … ORDER BY id')."
+            )
+        name = table.replace('"', '""')
+        rowid = self._rowid_of(name, columns)
+        return f'SELECT * FROM "{name}" WHERE {rowid} = ?', f'SELECT {rowid} FROM "{name}" ORDER BY {rowid}'
+
+    def _rowid_of(self, table: str, columns: Sequence[tuple[str, str, int]]) -> str:
+        """Return the name of a table's rowid: one of the other two of SQLite's if a column of another kind is "rowid".
+
+        A view, or a table WITHOUT ROWID, has only its column.
+        """
+        has_key = [is_key > 0 for _, _, is_key in columns].count(True) == 1
+        own = {name.lower() for name, kind, is_key in columns if not (has_key and is_key and kind.upper() == "INTEGER")}
+        for rowid in [other for other in _ROWIDS if "rowid" in own and other not in own]:
+            with contextlib.suppress(sqlite3.Error):
+                first = self._connection().handle.execute(f'SELECT {rowid} FROM "{table}" LIMIT 1').fetchone()
+                if first not in (None, (None,)):
+                    return rowid
+        return "rowid"
 
     def _list_keys(self) -> _RowKeys:
         parts: list[_RowKeys] = []
@@ -333,24 +368,12 @@ def _state_of(path: str) -> _State:
     return _State(status.st_size, status.st_mtime_ns, log.st_size, log.st_mtime_ns if log.st_size else 0)
 
 
-def _queries(query: str, keys: str | None) -> tuple[str, str]:
-    """Return the query of one row, and that of all keys.
-
-    Raises:
-        UsageError: the keys have no order.
-    """
-    if keys is None:
-        if not _NAME.fullmatch(query):
-            raise UsageError(
-                f"a query needs keys=, which lists the rows in an order; got {query!r} alone. Pass a table's name, or "
-                "Sqlite(path, 'SELECT … WHERE id = ?', keys='SELECT id FROM … ORDER BY id')."
-            )
-        return f'SELECT * FROM "{query}" WHERE rowid = ?', f'SELECT rowid FROM "{query}" ORDER BY rowid'
+def _ordered(keys: str) -> str:
     if not _ORDER.search(keys):
         raise UsageError(
             f"keys must have ORDER BY: without it, SQL has no fixed order of rows; got {keys!r}. Order it by the key."
         )
-    return query, keys
+    return keys
 
 
 def _translated(error: sqlite3.Error | UnicodeDecodeError, path: str, failure: str) -> Exception:
@@ -361,6 +384,11 @@ def _translated(error: sqlite3.Error | UnicodeDecodeError, path: str, failure: s
         return CorruptRecordError(f"{path!r} is no database of SQLite, or is damaged: {error}. Restore the file.")
     if "decode" in str(error):
         return CorruptRecordError(f"{failure} from {path!r}: {error}. Store texts in UTF-8, or cast them AS BLOB.")
+    if str(error).removeprefix("no such column: ") in _ROWIDS:
+        return UsageError(
+            f"{failure} from {path!r}: {error}. A table WITHOUT ROWID is read by its primary key, as in Sqlite(path, "
+            "'SELECT * FROM … WHERE id = ?', keys='SELECT id FROM … ORDER BY id')."
+        )
     if code in (None, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return UsageError(f"{failure} from {path!r}: {error}. Correct the table's name or the query.")
     return SourceError(f"{failure} from {path!r}: {error}. Check the file's permissions, and that no program locks it.")
