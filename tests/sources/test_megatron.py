@@ -70,11 +70,13 @@ def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes, reason: str) -
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    """Missing files and floats are a UsageError, and an index that changes a SourceError."""
+    """Missing files, floats and no document are a UsageError, and an index that changes a SourceError."""
     with pytest.raises(UsageError, match=r"'.*text.idx' doesn't exist. Pass their path without"):
         Megatron(tmp_path / "text")
     with pytest.raises(UsageError, match=r"text.idx' has numbers of the code 6"):
         Megatron(write(tmp_path, index_of([1], [0, 1], code=6)))
+    with pytest.raises(UsageError, match=r"text.idx' has none. Leave it out"):
+        Megatron([write(tmp_path / "whole", WHOLE), write(tmp_path, index_of([], [0]), 0)])
     sent = pickle.dumps(Megatron(write(tmp_path, WHOLE)))
     (tmp_path / "text.idx").write_bytes(WHOLE + b"\0")
     with pytest.raises(SourceError, match=r"text.idx' changed since the source was created"):

@@ -113,6 +113,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             Arrays.open(path, names)
     with pytest.raises(UsageError, match=r"reads .npy and .npz files of NumPy; '.*a.txt' is neither"):
         Arrays.open(write(tmp_path / "a.txt", b"text"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(UsageError, match=r"zip archive of .npy files; '.*a.zip' has 'a.txt'. Unpack"):
+        Arrays.open(tmp_path / "a.zip")
     with pytest.raises(UsageError, match=r"'.*a.npy' is one array. Omit names="):
         Arrays.open(write(tmp_path / "a.npy", WHOLE), ["x"])
     with pytest.raises(SourceError, match=r"cannot read '.*absent.npy': No such file"):

@@ -430,6 +430,22 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path, name: str) -> None:
         source[9]
 
 
+def test_a_footer_with_a_damaged_name_is_refused(tmp_path: Path) -> None:
+    """A name that isn't UTF-8 is a CorruptRecordError with the file, as any other damage."""
+    write_parquet(TABLE.select(["id"]).rename_columns(["number"]), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content.replace(b"number", b"numb\xffr"))
+    with pytest.raises(CorruptRecordError, match=r"a.parquet' must be a whole file of Parquet: .*utf-8.*restore it"):
+        Parquet(tmp_path / "a.parquet", cache=tmp_path)
+
+
+def test_feather_of_version_1_is_refused(tmp_path: Path) -> None:
+    """Its files have the suffix of version 2, and are no Arrow IPC; the error says how to write them again."""
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(28))
+    with pytest.raises(UsageError, match=r"a.feather' has version 1. Write it again, as in feather.write_feather"):
+        Arrow(tmp_path / "a.feather", cache=tmp_path)
+
+
 MAPS = [[("k", 1)]] * 8
 TRUSTED = {
     "map": pa.array(MAPS, pa.map_(pa.string(), pa.int32())),

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
-from penstock.errors import CorruptRecordError
+from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._arrow_rows import Array, need_arrow, validate_columns
 from penstock.sources._kept_blocks import DECODED_BYTES
 from penstock.sources._local_files import PathLike, find_files
@@ -28,6 +28,7 @@ from penstock.sources._table_files import (
 
 _FORMAT: Final = "Arrow IPC"
 _MAGIC: Final = b"ARROW1"
+_FIRST_FEATHER: Final = b"FEA1"
 _BEGIN: Final = 8  # of the messages in the format of files: after the magic and two bytes
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _HEADER: Final = 2  # the field of a message that has the record batch
@@ -61,7 +62,8 @@ class Arrow(TableFiles):
             each once. Default: 256 MiB, for each rank.
 
     Raises:
-        UsageError: `paths` has no file, or a folder; a column doesn't exist; a column differs between files.
+        UsageError: `paths` has no file, or a folder; a file has version 1 of Feather; a column doesn't exist; a column
+            differs between files.
         SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
         CorruptRecordError: a file isn't Arrow IPC, or is empty, truncated or damaged.
         MissingDependencyError: pyarrow isn't installed.
@@ -116,8 +118,18 @@ class Arrow(TableFiles):
 
 
 def _map(path: str) -> Array:
-    """Return the content of a file as a `pyarrow.Buffer`."""
-    return need_arrow().py_buffer(map_file(path))
+    """Return the content of a file as a `pyarrow.Buffer`.
+
+    Raises:
+        UsageError: the file has Feather's first version, which is no Arrow IPC.
+    """
+    content = need_arrow().py_buffer(map_file(path))
+    if bytes(content[: len(_FIRST_FEATHER)]) == _FIRST_FEATHER:
+        raise UsageError(
+            f"Feather files must have version 2, which is Arrow IPC; {path!r} has version 1. Write it again, as in "
+            "feather.write_feather(feather.read_table(path), path)."
+        )
+    return content
 
 
 def _open(content: Array) -> Array:

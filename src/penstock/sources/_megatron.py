@@ -44,7 +44,7 @@ class Megatron(Tokens):
         stride: tokens from the start of one window to that of the next. Default: `length`.
 
     Raises:
-        UsageError: the files aren't there, or have numbers that aren't integers, or no window.
+        UsageError: the files aren't there, or have numbers that aren't integers, or no document or window.
         SourceError: a file can't be read; later, at a read, it no longer exists or has changed.
         CorruptRecordError: the index is damaged, or doesn't belong to the tokens.
 
@@ -75,6 +75,9 @@ class Megatron(Tokens):
                 "as two datasets, with astype, and join these by ps.concatenate."
             )
         documents = indexes if length is None else None
+        for index in () if documents is None else documents.parts:
+            if len(index.load()) < 2:  # the end alone
+                raise UsageError(f"each prefix must have a document; {index.file.path!r} has none. Leave it out.")
         super().__init__([path + ".bin" for path in paths], length, dtype=dtype, stride=stride, documents=documents)
 
 

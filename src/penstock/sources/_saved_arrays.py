@@ -137,7 +137,15 @@ def _members(path: str, stream: BinaryIO, names: Sequence[str] | None) -> dict[s
     missing = [name for name in wanted if name not in infos]
     if missing:
         raise UsageError(f"names must be those of arrays in {path!r}, {list(infos)}; got {missing}. Correct them.")
-    return {name: _member(path, stream, archive, infos[name]) for name in wanted}
+    try:
+        return {name: _member(path, stream, archive, infos[name]) for name in wanted}
+    except (_DamageError, ValueError) as error:
+        if any(info.filename.endswith(".npy") for info in infos.values()):
+            raise
+        raise UsageError(
+            f"an .npz file is a zip archive of .npy files; {path!r} has {next(iter(infos))!r}. Unpack an archive of "
+            "other files, and read these."
+        ) from error
 
 
 def _member(path: str, stream: BinaryIO, archive: ZipFile, info: ZipInfo) -> NDArray[Any]:

@@ -383,7 +383,7 @@ def reading(path: str, kind: str) -> Generator[None]:
         yield
     except (SourceError, MemoryError):
         raise
-    except (need_arrow().ArrowException, OSError) as error:
+    except (need_arrow().ArrowException, OSError, UnicodeDecodeError) as error:  # a damaged footer may have any names
         if isinstance(error, OSError) and error.errno is not None:
             raise_source_error(f"cannot read {path!r}: {error}. Check the file.", error)
         if any(words in str(error) for words in _ENCRYPTED):
