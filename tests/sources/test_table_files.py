@@ -470,6 +470,19 @@ def test_damaged_offsets_of_values_that_pyarrow_reads_are_an_error(tmp_path: Pat
         read_records(source, np.arange(8))
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_lengths_of_damaged_texts_are_an_error(tmp_path: Path, kind: str) -> None:
+    """An offset outside of the text is refused; pyarrow would read there."""
+    write_arrow(pa.table({"x": pa.array(["a"] * 8, kind)}), tmp_path / "a.arrow")
+    content = bytearray((tmp_path / "a.arrow").read_bytes())
+    offsets = np.arange(1, 4, dtype=np.int32 if kind == "string" else np.int64).tobytes()
+    content[content.index(offsets) + 7] = 0x7F
+    (tmp_path / "a.arrow").write_bytes(content)
+    source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
+    with pytest.raises(CorruptRecordError, match=r"'x' isn't: .*[Oo]ffset.* is damaged: write it again"):
+        source.lengths("x")
+
+
 def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
     """A flipped bit in a page of Parquet is an error that names the file and the group; other groups are read."""
     write_parquet(TABLE.select(["id"]), tmp_path / "a.parquet", compression="none", use_dictionary=False)

@@ -434,6 +434,7 @@ _TEXTS: Final = ("is_string", "is_large_string", "is_string_view")
 _NUMBERS: Final = ("is_integer", "is_floating", "is_boolean", "is_timestamp", "is_duration", "is_date")
 _OFFSET_STRINGS: Final = frozenset({"string", "large_string", "binary", "large_binary"})
 _PLAIN_TYPES: Final = frozenset({"int64", "double", *_OFFSET_STRINGS})
+_AS_BYTES: Final = {"string": "binary", "large_string": "large_binary", "string_view": "binary_view"}
 _BINARIES: Final = ("is_binary", "is_large_binary", "is_fixed_size_binary", "is_binary_view")
 
 
@@ -448,6 +449,7 @@ def lengths_of(batches: Iterable[Array], name: str, rows: int, *, progress: bool
 
     Raises:
         UsageError: the column's values have no length.
+        CorruptRecordError: the column is damaged.
     """
     found = [np.empty(0, np.int64)]
     with Progress(f"lengths of {name}", rows, enabled=progress, amount=counted) as shown:
@@ -464,13 +466,13 @@ def _lengths(array: Array, name: str) -> NDArray[np.int64]:
         return any(getattr(types, predicate)(array.type) for predicate in predicates)
 
     if types.is_dictionary(array.type):
-        return _lengths(array.dictionary_decode(), name)
+        return _lengths(_with_valid_offsets(array, name).dictionary_decode(), name)
     if is_any(_LISTS):
         counts = compute.list_value_length(array)
     elif is_any(_TEXTS):
-        counts = compute.utf8_length(array.cast("large_string"))
+        counts = compute.utf8_length(_with_valid_offsets(array, name).cast("large_string"))
     elif is_any(_BINARIES):
-        counts = compute.binary_length(array.cast("large_binary"))
+        counts = compute.binary_length(_with_valid_offsets(array, name).cast("large_binary"))
     else:
         raise UsageError(
             f"lengths are those of lists, texts or bytes; column {name!r} has the type {array.type}. Name another "
@@ -478,6 +480,21 @@ def _lengths(array: Array, name: str) -> NDArray[np.int64]:
         )
     filled: NDArray[np.int64] = compute.fill_null(counts, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return filled
+
+
+def _with_valid_offsets(array: Array, name: str) -> Array:
+    """Return an array after a check of its offsets, which pyarrow trusts; texts needn't be UTF-8.
+
+    Raises:
+        CorruptRecordError: one is outside of its buffer.
+    """
+    try:
+        array.view(_AS_BYTES.get(str(array.type), array.type)).validate(full=True)
+    except need_arrow().ArrowInvalid as error:
+        raise CorruptRecordError(
+            f"a column must be as its Arrow type says; {name!r} isn't: {error}. The data is damaged: write it again."
+        ) from error
+    return array
 
 
 def validate_columns(batch: Array) -> None:

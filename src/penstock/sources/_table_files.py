@@ -188,6 +188,7 @@ class TableFiles:
 
         Raises:
             UsageError: there is no such column, or its values have no length.
+            CorruptRecordError: a file is damaged.
         """
         if column not in self._names:
             raise UsageError(missing_column(column, self._names, repr(self)))
