@@ -106,6 +106,14 @@ class HeldInterrupts:
         """Hold signals back from now on. After a handler has raised, the scope does so by itself."""
         self._allowed = False
 
+    def allowing(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
+        """Return the result of a call during which handlers run; a handler's exception may also follow the call."""
+        self.allow()
+        try:
+            return function(*arguments)
+        finally:
+            self.hold()
+
     def holds(self) -> bool:
         """Return whether signals reach this scope, and wait; a handler of the program may have set others."""
         are_set = bool(self.replaced) and all(_get(number) == self._on_signal for number in self.replaced)

@@ -7,6 +7,7 @@
     time, also by threads that need all of them (`in_turn`). If the decoding fails, each waiting thread tries by itself,
     and so gets the error itself.
   - A forked child begins without blocks, and waits for no thread of its parent.
+  - The exception of a signal's handler ends the decoding, or the wait for it, and leaves nothing locked.
   - Of several processes that have copies of one source, one decodes a block (`_shared_blocks.py`).
 
 `Waste` warns, once, where reads need other blocks than those that are kept.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 
-from penstock._os import renewed_after_fork
+from penstock._os import HeldInterrupts, holding_interrupts, renewed_after_fork
 from penstock.errors import UsageError
 from penstock.sources._shared_blocks import SharedBlocks
 
@@ -90,7 +91,7 @@ class KeptBlocks(Generic[T]):
         self._lock = threading.Lock()  # guards all below
         self._kept: OrderedDict[int, tuple[T, int]] = OrderedDict()
         self._bytes = 0
-        self._opening: dict[int, threading.Event] = {}
+        self._opening: dict[int, threading.Lock] = {}  # each is locked until its block was decoded
 
     def get(self, block: int) -> T | None:
         """Return a block that is kept."""
@@ -127,23 +128,30 @@ class KeptBlocks(Generic[T]):
 
     def opened(self, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
         """Return a block, decoded here, by another thread or by another process."""
-        while (known := self.get(block)) is None:
-            with self._lock:
-                other = self._opening.get(block)
-                if other is None and block not in self._kept:
-                    self._opening[block] = threading.Event()
-                    break
-            if other is not None:
-                other.wait()
-        else:
-            return known
-        try:
-            self._shed(self._shared.take_excess_bytes())
-            rows, size = self._shared.opened(block, decode)
-            self._keep(block, rows, size)
-        finally:
-            with self._lock:
-                self._opening.pop(block).set()
+        known = self.get(block)
+        return self._opened(block, decode) if known is None else known
+
+    @holding_interrupts
+    def _opened(self, held: HeldInterrupts, block: int, decode: Callable[[int], tuple[T, int]]) -> T:
+        ours = threading.Lock()
+        with ours:
+            while (known := self.get(block)) is None:
+                with self._lock:
+                    other = self._opening.get(block)
+                    if other is None and block not in self._kept:
+                        self._opening[block] = ours
+                        break
+                if other is not None:
+                    _wait_for(other, held)
+            else:
+                return known
+            try:
+                self._shed(self._shared.take_excess_bytes())
+                rows, size = self._shared.opened(block, decode, held)
+                self._keep(block, rows, size)
+            finally:
+                with self._lock:
+                    del self._opening[block]
         return rows
 
     def _shed(self, size: int) -> None:
@@ -161,6 +169,17 @@ class KeptBlocks(Generic[T]):
             while self._bytes > self._bound_bytes and len(self._kept) > 1:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self._bytes -= dropped
+
+
+def _wait_for(other: threading.Lock, held: HeldInterrupts) -> None:
+    """Wait until a lock was released."""
+    taken: list[bool] = []
+    try:
+        # One call of C code, so that no interrupt arrives between the acquisition and its record in `taken`.
+        held.allowing(taken.extend, map(other.acquire, (True,)))
+    finally:
+        if taken:
+            other.release()
 
 
 class Waste:

@@ -57,7 +57,7 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._os import Reference, renewed_after_fork
+from penstock._os import HeldInterrupts, Reference, renewed_after_fork
 from penstock._pickles import Pickled, dump, load
 from penstock.sources._rendezvous import job_of, listener_of, name_of, offered
 
@@ -112,18 +112,19 @@ class SharedBlocks:
         memory = None if address is None else _opened(address, state["_blocks"], state["_bound_bytes"])
         self.__dict__.update(state, _memory=memory)
 
-    def opened(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T]:
+    def opened(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T]:
         """Return a block, decoded here or by another process.
 
         Args:
             block: its number.
             decode: decodes it, into an object that can be pickled. One that takes no bytes isn't shared.
+            held: the scope that holds signals back, except in `decode` and where another process is waited for.
 
         Returns:
             The block, whose arrays nobody may write to, and its size.
         """
         memory = self._memory  # another thread may make it meanwhile
-        return decode(block) if memory is None else memory.opened(block, decode)
+        return held.allowing(decode, block) if memory is None else memory.opened(block, decode, held)
 
     def is_being_decoded(self, block: int) -> bool:
         """Return whether another process decodes a block now."""
@@ -302,7 +303,7 @@ class _Memory:
         """The address by which other processes open the memory."""
         return os.getpid(), self._descriptor, self._token, self._ranks
 
-    def opened(self, block: int, decode: Callable[[int], Opened[T]]) -> Opened[T]:
+    def opened(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T]:
         """Return a block that is kept, or decode it."""
         with self._lock:
             while self._dropped:
@@ -311,11 +312,11 @@ class _Memory:
         decoded: Opened[T] | None = None
         is_kept = False
         try:
-            self._set_lock(_DECODED, block, fcntl.F_WRLCK)
+            self._wait_for(block, held)
             if self._table[block, _SIZE] <= 0:
-                decoded = decode(block)
+                decoded = held.allowing(decode, block)
                 if decoded[1]:
-                    self._write(block, dump(decoded[0]))
+                    self._write(block, dump(decoded[0]), held)
             is_kept = self._table.item(block, _SIZE) > 0
             if is_kept:
                 self._set_lock(_USED, block, fcntl.F_RDLCK)
@@ -344,10 +345,10 @@ class _Memory:
             del self._uses[block]
             self._set_lock(_USED, block, fcntl.F_UNLCK)
 
-    def _write(self, block: int, content: Pickled) -> None:
+    def _write(self, block: int, content: Pickled, held: HeldInterrupts) -> None:
         """Write a block that this process has locked, if there is room."""
         size = content.nbytes
-        with self._lock, self._table_locked():
+        with self._lock, self._table_locked(held):
             if self._table[block, _SIZE]:  # its process was killed
                 self._free(block)
             if not self._make_room(block, size):
@@ -363,7 +364,7 @@ class _Memory:
                     written = os.pwrite(self._descriptor, rest, place)
                     rest, place = rest[written:], place + written
         except OSError:
-            with self._lock, self._table_locked():
+            with self._lock, self._table_locked(held):
                 self._free(block)
             return
         self._table[block, _SIZE] = size
@@ -448,12 +449,16 @@ class _Memory:
         self._table[block, _SIZE] = 0
 
     @contextmanager
-    def _table_locked(self) -> Generator[None]:
-        self._set_lock(_DECODED, _TABLE, fcntl.F_WRLCK)
+    def _table_locked(self, held: HeldInterrupts) -> Generator[None]:
         try:
+            self._wait_for(_TABLE, held)
             yield
         finally:
             self._set_lock(_DECODED, _TABLE, fcntl.F_UNLCK)
+
+    def _wait_for(self, block: int, held: HeldInterrupts) -> None:
+        """Take the first lock of a block alone; it may be taken, too, where a handler's exception ends the wait."""
+        held.allowing(self._set_lock, _DECODED, block, fcntl.F_WRLCK)
 
     def _set_lock(self, which: int, block: int, kind: int, *, wait: bool = True) -> bool:
         """Set or end one of the two locks of a block. The locks of ranks follow those of the last block.
