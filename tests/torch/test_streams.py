@@ -74,6 +74,19 @@ class Dying(IterableDataset[int]):
             yield number
 
 
+class OneLarge(IterableDataset[Any]):
+    """Small elements, but for the third: it takes more memory than is there for a batch of unknown size."""
+
+    def __init__(self, taken: Path) -> None:
+        self.taken = taken
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(6):
+            if number == 3:
+                self.taken.write_bytes(b"")  # waits for the program, which then requests the large one
+            yield torch.full((1 << 28 if number == 2 else 1,), number, dtype=torch.uint8)
+
+
 class Stateful(Dying):
     """A dataset that can save its state."""
 
@@ -145,6 +158,25 @@ def test_a_death_is_torchs_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"):
         next(batches)
     assert list(batches) == []
+
+
+def refuse_three(element: Any) -> Any:
+    """Return an element, unless it is 3."""
+    assert int(element[-1]) != 3
+    return element
+
+
+def test_batches_that_follow_one_without_room(tmp_path: Path) -> None:
+    """They are delivered, though the worker has taken them from the stream before the large one gets more memory."""
+    taken = tmp_path / "taken"
+    os.mkfifo(taken)
+    batches = iter(DataLoader(OneLarge(taken), batch_size=None, num_workers=1, collate_fn=refuse_three))
+    found = [int(next(batches)[0]) for _ in range(2)]
+    taken.read_bytes()
+    found.append(int(next(batches)[-1]))
+    with pytest.raises(AssertionError):
+        next(batches)
+    assert [*found, *(int(batch[-1]) for batch in batches)] == [0, 1, 2, 4, 5]
 
 
 def test_a_stateful_dataset_resumes_after_a_death(tmp_path: Path) -> None:

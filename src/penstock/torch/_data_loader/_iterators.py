@@ -22,10 +22,10 @@ import select
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
@@ -510,8 +510,8 @@ class _Stream:
         """Request the batches after the last delivered one."""
         if self._queue is not None:
             self._queue.close()
-        first = self._wanted._replace(state=self.progress.state)
-        self._sampled = Sampled(chain([first], repeat(self._wanted)), self._rules, Seed(0), self.progress.number)
+        requests = _requests(self._wanted, self.progress)
+        self._sampled = Sampled(requests, self._rules, Seed(0), self.progress.number)
         self._queue = self._team.open(self._sampled)
 
     def is_ready(self) -> bool:
@@ -576,7 +576,7 @@ class _Stream:
                 self._open()
                 return
             self.progress.is_over = True
-            raise RuntimeError(self._team.last_death()) from None
+            raise RuntimeError(self._team.last_death() or _lost(self.progress.number)) from None
         except WorkerError:
             self.progress.is_over = True
             raise
@@ -588,3 +588,17 @@ class _Stream:
     def close(self) -> None:
         """End the worker."""
         self._team.close()
+
+
+def _lost(number: int) -> str:
+    return (
+        f"batch {number} of a worker's stream could not be received, and the worker has read on. Make batches smaller, "
+        "or give the dataset `state_dict` and `load_state_dict`, by which its stream can be read again."
+    )
+
+
+def _requests(wanted: StreamRequest, progress: StreamProgress) -> Iterator[StreamRequest]:
+    """Yield the requests for the batches from a stream's progress on, which they follow."""
+    yield wanted._replace(delivered=progress.number, state=progress.state)
+    while True:
+        yield wanted._replace(delivered=progress.number)

@@ -31,10 +31,7 @@ from penstock.torch._data_loader._pickling import Arrived, Sealed
 from penstock.torch._data_loader._torch_private import SentError, become_worker, worker_number
 
 _TEXT_CHARACTERS: Final = 50_000  # of a traceback, from its end
-_MAX_KEPT: Final = 4  # batches of a stream
-_KEPT_BYTES: Final = (
-    1 << 26
-)  # the least size of a kept batch: it may not fit into its memory, and is then computed again
+_KEPT_BYTES: Final = 1 << 26  # at least, of a batch that may not fit into its memory
 
 
 @frozen(eq=False)
@@ -139,12 +136,14 @@ class StreamRequest(NamedTuple):
         epoch: the epoch of the stream.
         size: the number of elements; None for one element that isn't batched.
         drop_last: whether a batch that isn't full is left out.
+        delivered: how many of the stream's batches were certainly delivered when this one was requested.
         state: the dataset's state before this batch; None if it is unknown, or the dataset has none.
     """
 
     epoch: int
     size: int | None
     drop_last: bool
+    delivered: int = 0
     state: object = None
 
 
@@ -165,7 +164,7 @@ class StreamedBatch(NamedTuple):
 
 
 class StreamLostError(Exception):
-    """The worker that read the stream is gone, and the stream can't be continued."""
+    """The stream can't be continued: the worker that read it is gone, or has not kept the batch."""
 
 
 class Stateful(Protocol):
@@ -188,7 +187,8 @@ class _Stream:
         elements: the remaining elements.
         number: the number of its next batch.
         has_ended: whether the stream has ended.
-        kept: the latest large batches, by number.
+        kept: batches that may be requested again, by number, or their errors: the first large one that was not
+            delivered, which may have had no room, and all after it.
     """
 
     def __init__(self, epoch: int, elements: Iterator[object], number: int) -> None:
@@ -196,7 +196,7 @@ class _Stream:
         self.elements = elements
         self.number = number
         self.has_ended = False
-        self.kept: dict[int, Sealed] = {}
+        self.kept: dict[int, Sealed | Exception] = {}
 
     def take(self, wanted: StreamRequest) -> list[object]:
         """Return the next batch's elements; an empty list at the end."""
@@ -206,11 +206,21 @@ class _Stream:
         self.has_ended = len(found) < size  # an iterator that was read to its end may start again at the next call
         return [] if self.has_ended and wanted.drop_last else found
 
-    def keep(self, number: int, sealed: Sealed) -> None:
-        """Keep a batch, if it is large."""
-        self.kept.pop(number - _MAX_KEPT, None)
-        if sealed.size_bytes >= _KEPT_BYTES:
-            self.kept[number] = sealed
+    def keep(self, number: int, found: Sealed | Exception) -> None:
+        """Keep a batch or its error, if it is large or follows one that is kept."""
+        if self.kept or _is_large(found):
+            self.kept[number] = found
+
+    def forget(self, delivered: int) -> None:
+        """Forget the batches before the first large one that was not delivered."""
+        for number, found in list(self.kept.items()):
+            if number >= delivered and _is_large(found):
+                return
+            del self.kept[number]
+
+
+def _is_large(found: Sealed | Exception) -> bool:
+    return isinstance(found, Sealed) and found.size_bytes >= _KEPT_BYTES
 
 
 _streams: Final[list[_Stream]] = []  # this process's stream, if it reads one
@@ -234,10 +244,24 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
         StreamLostError: another worker has read the stream, or a part of it.
     """
     stream = _stream(work.dataset, wanted, number, is_repeated=is_repeated)
-    if number in stream.kept:
-        return stream.kept[number]
+    stream.forget(wanted.delivered)
+    known = stream.kept.get(number)
+    if isinstance(known, Exception):
+        raise known
+    if known is not None:
+        return known
     if number != stream.number:
         raise StreamLostError
+    try:
+        found = _taken(stream, work, wanted)
+    except Exception as error:
+        stream.keep(number, error)
+        raise
+    stream.keep(number, found)
+    return found
+
+
+def _taken(stream: _Stream, work: UserCode, wanted: StreamRequest) -> Sealed:
     elements = stream.take(wanted)
     batch, is_batch = None, bool(elements)
     try:
@@ -245,9 +269,7 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
     except StopIteration:  # from collate_fn: in torch, too, it ends the stream
         is_batch, stream.has_ended = False, True
     state = work.dataset.state_dict() if is_stateful(work.dataset) else None
-    sealed = Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
-    stream.keep(number, sealed)
-    return sealed
+    return Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
 
 
 def _stream(dataset: object, wanted: StreamRequest, number: int, *, is_repeated: bool) -> _Stream:

@@ -457,10 +457,10 @@ class Workers:
         return next((each.pid for each in reversed(deaths) if each.reason == str(crash)), 0)
 
     def last_death(self) -> str:
-        """Return a sentence, in torch's words, about the process that died last."""
+        """Return a sentence, in torch's words, about the process that died last; "" if none died."""
         deaths = self._client.recorder.deaths()
         if not deaths:
-            return "DataLoader worker exited unexpectedly"
+            return ""
         pid, exit_code = deaths[-1].pid, deaths[-1].exit_code
         return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: {_ended(pid, exit_code)}"
 
