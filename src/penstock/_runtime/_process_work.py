@@ -260,6 +260,7 @@ class _Worker:
             suspect = None if before_row is None else self._job_table.suspected(slot, block)
             if suspect is not None:
                 self._try_suspect(described, job, block, *suspect)
+                self._job_table.begin(self._number, slot, claim.number, block)  # from here a crash proves no row
             self._run(slot, described, job, block, before_row)
             self._context_of(described).times.work(time.perf_counter() - began)
         elif self._job_table.outcome(slot) == FINE:  # otherwise some rows were not written

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock._runtime._job_table import JobTable
 from tests.workers.processes.functions import DEADLY, is_child
@@ -28,6 +28,35 @@ class Once:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
             self._what()
+
+
+class Parcel:
+    """A number that is sent to worker processes: its first two computations kill them, and then its fourth arrival."""
+
+    def __init__(self, directory: str, number: int) -> None:
+        self._directory = directory
+        self._number = number
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        if self._number == DEADLY and self._count("arrived") == 4:
+            killed()
+
+    def opened(self) -> int:
+        """Return the number, or die."""
+        if self._number == DEADLY and self._count("opened") <= 2:
+            killed()
+        return self._number
+
+    def _count(self, what: str) -> int:
+        with open(os.path.join(self._directory, what), "ab", buffering=0) as file:
+            file.write(b"1")
+            return file.tell()
+
+
+def parcels(directory: str) -> Iterator[Parcel]:
+    """Yield the numbers up to one that is deadly."""
+    return (Parcel(directory, number) for number in range(DEADLY + 1))
 
 
 class EachOnce:

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_crashes_at_changing_rows_lose_no_batch(tmp_path: Path, finish: Callable
     with processes(dataset) as loader:
         assert [number for batch in loader for number in list(batch)] == [*range(80)]
         assert len(loader.deaths()) == dying.EachOnce.COUNT
+
+
+def test_a_row_that_survived_its_trial_is_not_blamed_for_a_later_death(tmp_path: Path) -> None:
+    """The process that has tried the row alone is killed, as from outside, before it computes the block."""
+    dataset = ps.stream(partial(dying.parcels, str(tmp_path))).map(dying.Parcel.opened).batch(functions.DEADLY + 1)
+    with processes(dataset) as loader:
+        assert [batch.tolist() for batch in loader] == [[*range(functions.DEADLY + 1)]]
+        assert len(loader.deaths()) == 3
 
 
 def test_processes_that_die_before_any_work_are_replaced(tmp_path: Path) -> None:
