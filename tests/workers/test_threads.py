@@ -130,6 +130,22 @@ def test_closing_twice_is_closing_once() -> None:
     assert workers_alive() == 0
 
 
+def test_closing_from_two_threads_gives_memory_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory that this process keeps for arrays is less by what the threads added, whenever the other closes."""
+    changes: list[int] = []
+
+    def allow(more_bytes: int) -> None:
+        changes.append(more_bytes)
+        if len(changes) == 2:
+            threads.close()  # as another thread, at this moment
+
+    monkeypatch.setattr("penstock._runtime._scheduler.allow_recycled", allow)
+    threads = WorkerThreads(SlotRing(1), 1, Recorded().make)
+    threads.close()
+    assert changes[0] > 0
+    assert sum(changes) == 0
+
+
 def test_a_stuck_function_does_not_keep_close(caplog: pytest.LogCaptureFixture, set_constant: SetConstant) -> None:
     """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
     set_constant("FUNCTION_SECONDS", 0.0)

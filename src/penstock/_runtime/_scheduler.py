@@ -781,8 +781,8 @@ class WorkerThreads:
         if stuck:
             _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
         self._threads = []
-        allow_recycled(-self._recycled_bytes)
-        self._recycled_bytes = 0
+        recycled_bytes, self._recycled_bytes = self._recycled_bytes, 0  # another thread may close this, too
+        allow_recycled(-recycled_bytes)
 
 
 def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
