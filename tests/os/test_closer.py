@@ -272,6 +272,29 @@ def test_a_drop_runs_no_python_of_weak_references() -> None:
     assert called == []
 
 
+@pytest.mark.usefixtures("forked_programs")
+def test_a_renewal_that_fails_keeps_no_other_from_a_forked_child() -> None:
+    """All things are renewed, and Python prints the errors."""
+    ended = outcome("""
+        import os
+        from penstock._os import renewed_after_fork
+
+        class Thing:
+            def renew_after_fork(self):
+                print("renewed", flush=True)
+                raise OSError("too many open files")
+
+        things = [Thing(), Thing()]
+        for thing in things:
+            renewed_after_fork(thing)
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+    """)
+    assert ended.stdout.split() == ["renewed"] * 2
+    assert ended.stderr.count("OSError: too many open files") == 2
+
+
 class StoppedError(Exception):
     """An exception of a signal's handler."""
 

@@ -12,11 +12,13 @@ dictionaries of the standard library: `weakly` makes a function of a method, and
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock._caught import Caught
 from penstock._native import CallWhenDropped
 
 PROGRAM_ENDS: Final = "the loader was closed, because the program ends; join the threads that read it before that"
@@ -136,8 +138,12 @@ def renewed_after_fork(thing: Renewable) -> None:
 def _renew_all() -> None:
     for reference in list(_living):
         thing = reference()
-        if thing is not None:
-            thing.renew_after_fork()
+        with Caught() as caught:
+            if thing is not None:
+                thing.renew_after_fork()
+        if caught.error is not None:  # Python would also print it, and then renew no other thing
+            error = caught.taken()
+            sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 if hasattr(os, "register_at_fork"):
