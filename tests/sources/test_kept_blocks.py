@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock._os import DaemonThread
 from penstock.sources._kept_blocks import KeptBlocks
 from penstock.sources._shared_blocks import SharedBlocks
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 
 BYTES = 1 << 16
@@ -105,3 +106,21 @@ def test_ctrl_c_leaves_no_block_locked() -> None:
         assert copy.take_excess_bytes() == 0
         if interruption.left > 0:
             break
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_a_source_that_is_made_as_the_process_forks() -> None:
+    """Another thread may make one at any moment of the fork."""
+    ended = outcome("""
+        import os, sys
+        from penstock.sources._shared_blocks import SharedBlocks
+
+        made = [SharedBlocks(1, 0), SharedBlocks(1, 0)]
+        sys.setprofile(lambda *_: made.append(SharedBlocks(1, 0)))
+        child = os.fork()
+        sys.setprofile(None)
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    """)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -95,7 +95,7 @@ class SharedBlocks:
         self._blocks = blocks
         self._bound_bytes = bound_bytes
         self._memory = _joined(blocks, bound_bytes, identity) if blocks and bound_bytes and identity else None
-        _originals.add(self)
+        _originals.add(Reference(self, _originals.discard))
 
     def share(self) -> None:
         """Make the memory, if there is none."""
@@ -491,13 +491,15 @@ def _open_again(descriptor: int, process: int | str = "self") -> int:
 
 _memories: Final[weakref.WeakSet[_Memory]] = weakref.WeakSet()
 """The memories of this process."""
-_originals: Final[weakref.WeakSet[SharedBlocks]] = weakref.WeakSet()
+_originals: Final[set[Reference[SharedBlocks]]] = set()
 """The blocks of sources that this process has made, not those of copies."""
 
 
 def _share_all() -> None:
-    for blocks in list(_originals):
-        blocks.share()
+    for reference in list(_originals):  # one call of C code: another thread may make a source meanwhile
+        blocks = reference()
+        if blocks is not None:
+            blocks.share()
 
 
 if sys.platform == "linux":
