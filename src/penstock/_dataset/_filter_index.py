@@ -90,7 +90,7 @@ class Found(NamedTuple):
     """The reason why an existing file can't be used."""
 
 
-class Alone(NamedTuple):
+class SoleWriter(NamedTuple):
     """The right to write a file, under a temporary name at first."""
 
     path: str
@@ -138,7 +138,7 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
     found = read_index(path, identity, length)
     if found.bits is not None:
         return found.bits
-    with alone(path) as writer:
+    with sole_writer(path) as writer:
         found = read_index(path, identity, length)  # another process may have written it meanwhile
         if found.bits is not None:
             return found.bits
@@ -417,7 +417,7 @@ def _digest(data: memoryview | bytes | bytearray) -> bytes:
 
 
 @contextlib.contextmanager
-def alone(path: str) -> Generator[Alone]:
+def sole_writer(path: str) -> Generator[SoleWriter]:
     """Hold the right to write a file while the block runs; other processes wait.
 
     Args:
@@ -430,7 +430,7 @@ def alone(path: str) -> Generator[Alone]:
         UsageError: no file can be written in that directory.
     """
     try:
-        temporary, descriptor = _open_alone(path)
+        temporary, descriptor = _open_locked(path)
     except OSError as error:
         raise UsageError(
             f"index={path!r} can't be written: {error.strerror}. Name a file in a directory that exists and that you "
@@ -438,7 +438,7 @@ def alone(path: str) -> Generator[Alone]:
         ) from error
     with open(descriptor, "wb") as stream:
         try:
-            yield Alone(path, temporary, stream)
+            yield SoleWriter(path, temporary, stream)
         finally:
             # After a rename the temporary name is gone, or is another process's file.
             with contextlib.suppress(OSError):
@@ -448,7 +448,7 @@ def alone(path: str) -> Generator[Alone]:
                 _unlock(descriptor)
 
 
-def _open_alone(path: str) -> tuple[str, int]:
+def _open_locked(path: str) -> tuple[str, int]:
     """Return the temporary name, and a descriptor that holds its lock, if there are locks."""
     directory, name = os.path.split(path)
     shared = os.path.join(directory, f".{name}.partial")

@@ -40,7 +40,7 @@ from penstock._runtime._chunk_sizes import block_rows, units_per_job
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_choice import AboveChoice
-from penstock._runtime._fold_thread import Above, FoldAlone, FoldThread, Made, count_filtered
+from penstock._runtime._fold_thread import Above, FoldOnRequest, FoldThread, Made, count_filtered
 from penstock._runtime._jobs import Job, Learned
 from penstock._runtime._policy import (
     COLLATE_JOB_SECONDS,
@@ -66,20 +66,20 @@ class CollateSupplier(Supplier[CollateJob]):
         client: the client that the fold and the block inputs belong to.
         collate_client: another client of the scheduler, for these jobs.
         step_range: the steps.
-        alone: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.
+        on_request: whether nothing is folded ahead, so that the calling thread computes nothing of other batches.
     """
 
     def __init__(
-        self, scheduler: Scheduler, client: Client, collate_client: Client, step_range: StepRange, *, alone: bool
+        self, scheduler: Scheduler, client: Client, collate_client: Client, step_range: StepRange, *, on_request: bool
     ) -> None:
         super().__init__(scheduler)
         self._scheduler = scheduler
         self._client = collate_client
         self._run = collate_run(client.plan)
-        open_reader = partial(ThreadReader, scheduler, client, may_compute=not alone)
+        open_reader = partial(ThreadReader, scheduler, client, may_compute=not on_request)
         ahead = partial(FoldThread, client, open_reader, owner=scheduler)
-        self._open_fold = partial(FoldAlone, client, open_reader) if alone else ahead
-        self._is_alone = alone
+        self._open_fold = partial(FoldOnRequest, client, open_reader) if on_request else ahead
+        self._is_on_request = on_request
         self._window = client.plan.limits.num_batch_workers or client.plan.prefetch
         if self._run.collate.rows:  # at least two rows for each worker are in the making
             self._window = max(self._window, -(-2 * scheduler.num_workers // max(self._run.size, 1)))
@@ -87,7 +87,7 @@ class CollateSupplier(Supplier[CollateJob]):
         self._steps = 0  # delivered
         self._token: Token = None if step_range.where is None else step_range.where.token  # after the last batch
         self._wake = _waker(scheduler, collate_client)
-        self._choice = None if alone else _choice(client, collate_client, self._run)
+        self._choice = None if on_request else _choice(client, collate_client, self._run)
         self._failed: CollateJob | None = None  # the consumer reads its batch again, and computes it
         self._waiting: deque[Made] = deque()  # batches that are in no job yet, and the error after them
         # A stream is not read twice to find the row that failed: it may be slow, or give other elements. So an error of
@@ -142,7 +142,7 @@ class CollateSupplier(Supplier[CollateJob]):
         """Return whether `next_job` would not wait for another thread."""
         while not self._queue.is_over and not self._queue.is_complete():
             if self._failed is not None:
-                return self._is_alone or bool(self._waiting) or self._fold.has_chunk(self._wake)
+                return self._is_on_request or bool(self._waiting) or self._fold.has_chunk(self._wake)
             if self._queue.waits_for_memory:
                 return self._queue.is_ready()  # arms the job, if there is memory
             if not self._has_come():
@@ -198,7 +198,7 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def _has_no_job(self) -> bool:
         """Return whether all jobs were taken, and no other thread can make one; with the scheduler owned."""
-        return self._queue.is_empty and (self._is_alone or bool(self._waiting)) and not _has_batch(self._waiting)
+        return self._queue.is_empty and (self._is_on_request or bool(self._waiting)) and not _has_batch(self._waiting)
 
     def _receive(self) -> None:
         """Read the fold until a batch waits, or it ends; raise the error that it raised in place of the batch."""

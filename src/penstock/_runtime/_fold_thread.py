@@ -136,7 +136,8 @@ class Fold:
         open_reader: returns what reads them.
         step_range: the batches.
         above: steps that workers apply, or this thread; None for none.
-        alone: whether each batch is made when it is requested, and nothing of other batches, in the consumer's thread.
+        on_request: whether each batch is made when it is requested, and nothing of other batches, in the consumer's
+            thread.
     """
 
     def __init__(
@@ -146,17 +147,17 @@ class Fold:
         step_range: StepRange,
         above: Above | None,
         *,
-        alone: bool,
+        on_request: bool,
     ) -> None:
         self._filtered: list[tuple[Node, int, int]] = []
         self._above = above
         self._collate = collate = None if above is None else above.run.collate
         self._made: list[Made] = []  # for the next chunk
         self._began = 0.0  # when that was begun
-        self._chunk_seconds = 0.0 if alone or client.plan.program.reads_streams else FOLD_SECONDS
-        context = client.context("consumer" if alone else "fold")
+        self._chunk_seconds = 0.0 if on_request or client.plan.program.reads_streams else FOLD_SECONDS
+        context = client.context("consumer" if on_request else "fold")
         self._context = context = replace(context, filtered=_counter(self._filtered))
-        self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=alone)
+        self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=on_request)
 
     def __iter__(self) -> Generator[Chunk]:
         batches = self._batches()
@@ -250,11 +251,11 @@ def _failed(error: BaseException, filtered: FilterCounts = ()) -> Made:
     return Made(None, None, filtered, no_provenance(), error)
 
 
-class FoldAlone:
+class FoldOnRequest:
     """Chunks of a fold that are made when they are requested, in the thread that takes them; as `FoldThread`."""
 
     def __init__(self, client: Client, open_reader: OpenReader, step_range: StepRange, above: Above) -> None:
-        self._fold = Fold(client, open_reader, step_range, above, alone=True)
+        self._fold = Fold(client, open_reader, step_range, above, on_request=True)
         self._chunks = iter(self._fold)
 
     def next_job(self) -> Chunk | None:
@@ -306,7 +307,7 @@ class FoldThread:
         client.is_folded_ahead = True
         self._owner = owner
         self._client = client
-        self._make_fold = partial(Fold, client, open_reader, step_range, above, alone=False)
+        self._make_fold = partial(Fold, client, open_reader, step_range, above, on_request=False)
         self._max_chunks = client.plan.prefetch if above is None else 1  # those that wait, and the one being made
         self._bell = Bell() if bell is None else bell
         self._chunks: deque[Chunk] = deque()

@@ -76,7 +76,7 @@ from penstock._runtime._policy import (
     LEFT_SECONDS,
     MAX_HELPER_DEATHS,
     STARVED_SECONDS,
-    STEPS_ALONE,
+    STEPS_SINGLY,
 )
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
@@ -246,8 +246,8 @@ class Helpers:
             raise ClosedError(self._closed_text)
 
     @uninterrupted
-    def begin(self, step_ranges: list[StepRange], *, alone: int) -> tuple[LoaderHelper, int]:
-        """Begin a run, its first steps alone, in the current process or in a new one; return its number."""
+    def begin(self, step_ranges: list[StepRange], *, steps_singly: int) -> tuple[LoaderHelper, int]:
+        """Begin a run, its first steps one by one, in the current process or in a new one; return its number."""
         self.check()
         with self._sending:
             process = self._running()
@@ -255,7 +255,7 @@ class Helpers:
             self._runs += 1
             process.has_begun = True
             known = described_rows(self.crashing_rows)
-            process.send(Begin(self._runs, RunSteps(step_ranges, alone, self.recorder.remembered(), known)))
+            process.send(Begin(self._runs, RunSteps(step_ranges, steps_singly, self.recorder.remembered(), known)))
             return process, self._runs
 
     def cancel(self, process: LoaderHelper, run: int) -> None:
@@ -526,8 +526,8 @@ class HelperSupplier(ReceivedSupplier):
 
     def _begin(self) -> LoaderHelper:
         """Begin a run of the batches that were not delivered."""
-        alone = STEPS_ALONE if self._deaths == MAX_HELPER_DEATHS - 1 else 0
-        process, self._run = self._helpers.begin(self._remaining.step_ranges(), alone=alone)
+        steps_singly = STEPS_SINGLY if self._deaths == MAX_HELPER_DEATHS - 1 else 0
+        process, self._run = self._helpers.begin(self._remaining.step_ranges(), steps_singly=steps_singly)
         self._process, self._failing, self._is_running = process, None, True
         return process
 

@@ -115,14 +115,14 @@ class RunSteps(NamedTuple):
 
     Attributes:
         step_ranges: the steps; none if the run only ends the one before.
-        alone: the number of steps at the beginning that are computed one by one, by a process made for that, since
-            helpers have died in one of them.
+        steps_singly: the number of steps at the beginning that are computed one by one, by a process made for that,
+            since helpers have died in one of them.
         remembered: the state of the trainer's recorder.
         crashing_rows: the rows that are known to crash processes.
     """
 
     step_ranges: list[StepRange]
-    alone: int = 0
+    steps_singly: int = 0
     remembered: Remembered = Remembered((), ())
     crashing_rows: CrashingRows = ()
 
@@ -382,8 +382,8 @@ class _Helper:
         outbox = Outbox(self._recorder, self._runtime.crashing_rows, MESSAGE_BYTES[self._plan.place], run, self._send)
         with Caught() as caught:
             step_ranges = steps.step_ranges
-            if steps.alone:
-                step_ranges = [self._send_alone(step_ranges[0], steps.alone, outbox), *step_ranges[1:]]
+            if steps.steps_singly:
+                step_ranges = [self._send_singly(step_ranges[0], steps.steps_singly, outbox), *step_ranges[1:]]
             self._send_all(self._runtime.open_stream(step_ranges), outbox)
         if caught.error is None or isinstance(caught.error, OwnerGoneError):
             outbox.drop()
@@ -392,12 +392,12 @@ class _Helper:
             return
         outbox.end(caught.taken())
 
-    def _send_alone(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
+    def _send_singly(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
         """Compute and send some steps, of which one may crash processes; return the range of the others.
 
         A worker process of the helper computes them, so the crashing row is found, and `on_error` applies to it.
         """
-        stream = self._runtime_for_crashes().open_alone(step_range)
+        stream = self._runtime_for_crashes().open_on_request(step_range)
         try:
             with suppress(EndOfEpoch):
                 for _ in range(steps):

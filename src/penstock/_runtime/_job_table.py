@@ -42,7 +42,7 @@ _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its c
 _CRASHES: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_ALONE, _SINCE, _PACE, _GROUP, _HAS_WORKED, _FINISHED = range(12)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_TRIAL, _SINCE, _PACE, _GROUP, _HAS_WORKED, _FINISHED = range(12)
 _UNKNOWN: Final = -1
 _COMPUTING: Final = 1
 _PREPARING: Final = 2
@@ -58,7 +58,7 @@ class CurrentBlock(NamedTuple):
     """The index of the batch in the job, where the worker computes row by row; not the number of a step."""
     row: int | None
     """The row of that batch; None where the worker computes the batch as a whole."""
-    is_alone: bool
+    is_trial: bool
     """Whether that row is computed before all others of the block."""
 
 
@@ -230,9 +230,9 @@ class JobTable:
         words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
         words[_IS_BUSY] = _COMPUTING
 
-    def begin_row(self, worker: int, step: int, row: int | None, *, is_alone: bool = False) -> None:
-        """Write the step and the row that a worker begins; `is_alone`: before all other rows of the block."""
-        at = step, _UNKNOWN if row is None else row, is_alone
+    def begin_row(self, worker: int, step: int, row: int | None, *, is_trial: bool = False) -> None:
+        """Write the step and the row that a worker begins; `is_trial`: before all other rows of the block."""
+        at = step, _UNKNOWN if row is None else row, is_trial
         self._workers[worker, _STEP : _SINCE + 1] = *at, monotonic_ns()
 
     def end(self, worker: int) -> None:
@@ -260,11 +260,11 @@ class JobTable:
 
     def current_block(self, worker: int) -> CurrentBlock | None:
         """Return the block that a worker computes, or computed when it crashed; None if it is idle."""
-        slot, job, block, busy_with, step, row, is_alone = self._workers[worker, : _IS_ALONE + 1].tolist()
+        slot, job, block, busy_with, step, row, is_trial = self._workers[worker, : _IS_TRIAL + 1].tolist()
         if busy_with != _COMPUTING:
             return None
         at = None if step == _UNKNOWN else step, None if row == _UNKNOWN else row
-        return CurrentBlock(slot, job, block, *at, bool(is_alone))
+        return CurrentBlock(slot, job, block, *at, bool(is_trial))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:
         """Write the time of a block, for a worker that keeps one of its group's processors busy; 0 if it doesn't."""

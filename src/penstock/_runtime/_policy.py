@@ -88,7 +88,7 @@ HELPER_RESTARTS: Final = RestartPolicy(limit=1, failed_start=1, killed_start=0)
 MAX_CRASHES: Final = 3  # crashes of one block, where none showed the row
 MAX_CRASHES_IN_ROWS: Final = 10  # crashes of one block, where some showed rows: the next one may prove the row
 MAX_HELPER_DEATHS: Final = 3  # deaths in a row without the next batch: the last of these helpers computes it alone
-STEPS_ALONE: Final = 64  # steps that this helper computes one by one: the crashing one may be so far ahead
+STEPS_SINGLY: Final = 64  # steps that this helper computes one by one: the crashing one may be so far ahead
 MAX_REPEATED: Final = 8  # attempts of workers at a job that only needs more memory: then the consumer computes it
 
 # -- Readings and records.

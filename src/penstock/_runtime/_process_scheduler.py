@@ -193,7 +193,7 @@ class ProcessScheduler(Scheduler):
         else:
             job.work.use(lease)
 
-    def begins_alone(self, client: Client, job: Job[Work]) -> bool:
+    def begins_first(self, client: Client, job: Job[Work]) -> bool:
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
         # The first element without a batch shows how large they are: of large ones, workers compute fewer ahead.
         return job.work.shape.has_room and not client.learned.knows_memory
@@ -383,7 +383,7 @@ class ProcessScheduler(Scheduler):
         if at.step is not None and at.row is not None:
             self._job_table.suspect(at.slot, at.block, at.step, at.row)
         is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
-        return at.is_alone or crashes >= (MAX_CRASHES_IN_ROWS if is_in_rows else MAX_CRASHES)
+        return at.is_trial or crashes >= (MAX_CRASHES_IN_ROWS if is_in_rows else MAX_CRASHES)
 
     def _armed_at(self, at: CurrentBlock) -> Armed | None:
         armed = self._armed[at.slot]

@@ -342,7 +342,7 @@ class _Worker:
 
     def _try_suspect(self, described: Described, job: Job[Work], block: int, step: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
-        self._job_table.begin_row(self._number, step, row, is_alone=True)
+        self._job_table.begin_row(self._number, step, row, is_trial=True)
         self._give(described, job, block)
         with Caught():  # it is raised again by the block
             job.try_row(step, row, Context(crashing_rows=_crashing_rows(described)))

@@ -503,8 +503,8 @@ class JobQueue(Generic[AnyJob]):
 
     def _window_now(self) -> int:
         """Return how many jobs may be armed at a time now."""
-        begins_alone = bool(self._armed) and self._scheduler.begins_alone(self._client, self._armed[-1][1])
-        return 1 if begins_alone else self._jobs_ahead()
+        begins_first = bool(self._armed) and self._scheduler.begins_first(self._client, self._armed[-1][1])
+        return 1 if begins_first else self._jobs_ahead()
 
     def _jobs_ahead(self) -> int:
         return decide(JOBS_AHEAD, self._window, self._window)

@@ -92,12 +92,12 @@ class Runtime:
         else:
             self.readings.waits.begin("delivery")
             scheduler = self.started() if self._owner is None else self._joined(self._owner)
-            stream = self._opened(scheduler, step_ranges, ahead=ahead, alone=False)
+            stream = self._opened(scheduler, step_ranges, ahead=ahead, on_request=False)
         stream.waits = self.readings.waits
         return stream
 
-    def _opened(self, scheduler: Scheduler, step_ranges: list[StepRange], *, ahead: int, alone: bool) -> Stream:
-        """Return the batches of some ranges, of which workers compute a part; alone, of single steps in this thread."""
+    def _opened(self, scheduler: Scheduler, step_ranges: list[StepRange], *, ahead: int, on_request: bool) -> Stream:
+        """Return the batches of some ranges, partly computed by workers; on request, single steps in this thread."""
         plan, client, step_range = self._plan, self._client, step_ranges[0]
         scheduler.check()
         scheduler.give_up(client)
@@ -105,8 +105,8 @@ class Runtime:
             return JobStream(BatchSupplier(scheduler, client, step_ranges))
         if plan.program.collate is not None:
             above = self._collating_client(scheduler, ahead)
-            return JobStream(CollateSupplier(scheduler, client, above, step_range, alone=alone))
-        if not alone:
+            return JobStream(CollateSupplier(scheduler, client, above, step_range, on_request=on_request))
+        if not on_request:
             open_reader = partial(ThreadReader, scheduler, client, may_compute=True)
             return JobStream(FoldSupplier(scheduler, client, open_reader, step_range))
         run = StageRun(plan, step_range, client.consumer_context(), ThreadReader(scheduler, client), singly=True)
@@ -166,12 +166,12 @@ class Runtime:
             self._check_open()
         return scheduler
 
-    def open_alone(self, step_range: StepRange) -> Stream:
+    def open_on_request(self, step_range: StepRange) -> Stream:
         """Return the batches of a range of steps; this process computes nothing of other batches."""
         scheduler = self.started()
         if not (self._plan.is_indexed or self._plan.program.uses_workers):
             return self._inline(step_range)
-        return self._opened(scheduler, [step_range], ahead=0, alone=True)
+        return self._opened(scheduler, [step_range], ahead=0, on_request=True)
 
     def batch_at(self, step_range: StepRange) -> Element:
         """Return the batch of a range's first step, computed in this thread."""

@@ -328,7 +328,7 @@ class Scheduler:
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         armed.job.work.use(lease)
 
-    def begins_alone(self, client: Client, job: Job[Work]) -> bool:
+    def begins_first(self, client: Client, job: Job[Work]) -> bool:
         """Return whether a client's next jobs are armed only after this one has ended."""
         del client, job
         return False

@@ -156,16 +156,16 @@ class RowsStage:
         return (self.below.start(), 0)
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        skip = token[1]
+        below, skip, *after = token
         at_once = 1  # parent elements; adapts to a few milliseconds
-        for chunk in self.below.run(token[0]):
+        for chunk in self.below.run(below):
             start = 0
             while start < len(chunk.elements):
                 count = decide(PARENT_ELEMENTS, at_once)
                 parents = chunk.part(start, start + count)
                 start += count
                 if skip:
-                    check_held(parents.afters[0], token[2], "an element with several rows")
+                    check_held(parents.afters[0], after[0], "an element with several rows")
                 began = time.perf_counter()
                 lists: list[list[Element]] = []
                 with Caught(Exception) as caught:
@@ -191,20 +191,19 @@ class RowsStage:
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         if not tokens:
             return [], no_provenance()
-        parents = list(dict.fromkeys(token[0] for token in tokens))  # each parent is computed once
+        places = [(parent, row) for parent, row, *_ in tokens]
+        parents = list(dict.fromkeys(parent for parent, _ in places))  # each parent is computed once
         elements, provenance = self.below.reproduce(parents)
         lists: list[list[Element]] = []
         self._split(lists, elements, provenance)
         split = dict(zip(parents, zip(lists, provenance, strict=True), strict=True))
         found: list[Element] = []
         found_provenance: list[Provenance] = []
-        for token in tokens:
-            rows, mark = split[token[0]]
-            check_enough(token[1], len(rows), "an element with several rows")
-            found.append(rows[token[1]])
-            found_provenance.append(
-                _provenance_of_rows(mark[None], np.zeros(1, np.int64), np.array([token[1]], np.int64))
-            )
+        for parent, row in places:
+            rows, mark = split[parent]
+            check_enough(row, len(rows), "an element with several rows")
+            found.append(rows[row])
+            found_provenance.append(_provenance_of_rows(mark[None], np.zeros(1, np.int64), np.array([row], np.int64)))
         return found, np.concatenate(found_provenance)
 
     def check(self, token: Token, /) -> None:
@@ -221,10 +220,12 @@ class RowsStage:
 
     def read_to(self, token: Token) -> Token:
         """Return the parent's token behind the last element that was read."""
-        return token[2] if token[1] else token[0]
+        below, delivered, *after = token
+        return after[0] if delivered else below
 
     def is_exhausted(self, token: Token, /) -> bool:
-        return token[1] == 0 and self.below.is_exhausted(token[0])
+        below, delivered, *_ = token
+        return delivered == 0 and self.below.is_exhausted(below)
 
 
 def _chunk_of_rows(lists: list[list[Element]], skip: int, parents: Chunk) -> Chunk:

@@ -7,6 +7,11 @@ steps are as the old rank had them, and the elements end where the old rank had 
 nothing held open above, come the elements that are left (`LeftStage`).
 
 A token of `LeftStage` is that of the chain; while elements are left, it is ("left", that token).
+
+Example: an old rank's token of `mix(...).window_shuffle(4)` is `(m0, 3, m4)`. Of the window between the tokens `m0` and
+`m4` of the mixture, three elements were delivered. The first chain yields the fourth, and ends there, as its mixture
+ends at `m4`. The second chain begins with the next window: at its token `(m4, 0)`, that of `LeftStage` is
+`("left", (m4, 0))`.
 """
 
 from collections.abc import Iterator, Sequence

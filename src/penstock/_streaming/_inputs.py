@@ -355,7 +355,7 @@ def _numbered(number: int, token: Token) -> Token:
 def deal(
     unfinished: Sequence[tuple[RankSegmentsStage, Token]], ranks: int, *, keeps_held: bool
 ) -> list[tuple[RankSegment, ...]]:
-    """Return each new rank's segments, given the tokens of all old ranks.
+    """Return each new rank's segments, given the tokens of all old ranks: every rank computes the same list.
 
     For each segment that an old rank has not ended, its token says how far each input was read (`Stage.progress`), and
     `InputRange.split` divides the range there. The read part, with the token, is a segment of a new rank, unless

@@ -93,11 +93,12 @@ class Pack(Folding):
                 yield _filled(packing, form, sequence)
 
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
+        start, consumed, after, _ = token
         packer = Packer(self.packing, stage.below.reproduce, token, stage.batched)
         try:
-            for number, intake in enumerate(_intakes(stage.below.run(token[0]), token[1])):
-                if token[1] and not number:
-                    check_held(intake.afters[0], token[2], "a document that is cut")
+            for number, intake in enumerate(_intakes(stage.below.run(start), consumed)):
+                if consumed and not number:
+                    check_held(intake.afters[0], after, "a document that is cut")
                 try:
                     chunks = packer.pack(intake)
                 except GraphError:
@@ -151,7 +152,8 @@ class Pack(Folding):
             ]
 
     def read_to(self, token: Token) -> Token:
-        return token[2] if token[1] else token[0]
+        start, consumed, after, _ = token
+        return after if consumed else start
 
 
 @frozen

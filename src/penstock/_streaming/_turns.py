@@ -114,7 +114,8 @@ class TakingTurns(Combining):
         return (0, (0,) * len(parts), parts)
 
     def tokens(self, token: Token) -> Token:
-        return token[2]
+        _, _, tokens = token
+        return tokens
 
     def check_token(self, stage: CombineStage, token: Token) -> None:
         count, taken, tokens = parts_of(token, 3, of="a mixture")
@@ -125,9 +126,9 @@ class TakingTurns(Combining):
 
     def run(self, stage: CombineStage, token: Token) -> Iterator[Chunk]:
         shares = self.shares(len(stage.parts))
-        inputs = [PartInput(part, at) for part, at in zip(stage.parts, token[2], strict=True)]
+        tokens = list(self.tokens(token))
+        inputs = [PartInput(part, at) for part, at in zip(stage.parts, tokens, strict=True)]
         turns = _Turns(shares, token)
-        tokens = list(token[2])
         has_more = True
         while has_more:
             log: list[_Taken] = []
@@ -188,7 +189,8 @@ def _chunk(shares: Shares, token: Token, log: list[_Taken]) -> Chunk:
 
 def _replayed(shares: Shares, token: Token, log: list[_Taken]) -> Token:
     """Return the token after the entries of a log, which began at a token."""
-    count, taken, tokens = token[0], list(token[1]), list(token[2])
+    count, taken, tokens = token
+    taken, tokens = list(taken), list(tokens)
     ended = [at is None for at in tokens]
     starts = {start for start, _ in shares.schedule}
     last = shares.entry(max(count - 1, 0), ended)
@@ -227,9 +229,10 @@ class _Turns:
 
     def __init__(self, shares: Shares, token: Token) -> None:
         self._shares = shares
-        self.count: int = token[0]
-        self.taken: list[int] = list(token[1])
-        self._ended = [at is None for at in token[2]]
+        count, taken, tokens = token
+        self.count: int = count
+        self.taken: list[int] = list(taken)
+        self._ended = [at is None for at in tokens]
         self._entry = shares.entry(max(self.count - 1, 0), self._ended)
         self._enter()
 

@@ -119,7 +119,8 @@ class UserFold(Folding):
             stage.below.check(last[0])
 
     def read_to(self, token: Token) -> Token:
-        return token[3] if len(token) > 3 else token[0]
+        start, _, _, *last = token
+        return last[0] if last else start
 
     def check(self, text: str, below: Iterator[LocatedElement], count: int) -> None:
         _check_resumes(self, text, list(itertools.islice(below, count)))
@@ -286,11 +287,12 @@ class _Fold:
         self._stage = stage
         self._object = CheckedCombiner(step)
         self._name = step.name
-        self._token = token
+        self._start, held, skip, *self._last = token
+        self._held_before: int = held
         self._replayed = 0
-        self._skip: int = token[2]
+        self._skip: int = skip
         self._starts: deque[_Ref] = deque()  # of the elements held, where the object counts them
-        first: _Ref = (token[:1], 0)
+        first: _Ref = ((self._start,), 0)
         self._now = _Moment(first, 0, first)
         self._provenance, self._index = no_provenance(), 0  # the newest chunk's, and which of its elements is newest
         self._given: list[_Given] = []
@@ -304,21 +306,21 @@ class _Fold:
         given = self._object.add(chunk.elements[index], self._location)
         before, last = self._now, (chunk.afters, index)
         self._now = _Moment(self._oldest((chunk.starts, index), last), self._object.held, last)
-        if self._replayed < self._token[1]:
+        if self._replayed < self._held_before:
             self._replayed += 1
-            if self._replayed == self._token[1]:
+            if self._replayed == self._held_before:
                 self._check_replayed()
             return
         if self._skip:
-            check_held(_at(last), self._token[3], "what an object of combine() gave")
+            check_held(_at(last), self._last[0], "what an object of combine() gave")
         if given or self._skip:
             self._keep(given, before)
 
     def flush(self) -> None:
         """Take the elements that the object returns at the end."""
-        if self._replayed < self._token[1]:
+        if self._replayed < self._held_before:
             raise StateError(
-                f"the state holds {self._token[1]:,} elements open in combine(), of which this dataset has "
+                f"the state holds {self._held_before:,} elements open in combine(), of which this dataset has "
                 f"{self._replayed:,}. Load it into the dataset that it was saved from."
             )
         if not self._now.held:
@@ -329,14 +331,14 @@ class _Fold:
         before = self._now
         self._now = _Moment(before.last, 0, before.last)
         if self._skip:
-            check_held(_at(before.last), self._token[3], "what an object of combine() gave")
+            check_held(_at(before.last), self._last[0], "what an object of combine() gave")
         self._keep(given, before)
 
     def _oldest(self, start: _Ref, last: _Ref) -> _Ref:
         """Return the start of the oldest element that is held, once an element was added."""
         held = self._object.held
         if not self._object.counts:
-            return (self._token[:1], 0)
+            return ((self._start,), 0)
         self._starts.append(start)
         while len(self._starts) > held:
             self._starts.popleft()
@@ -344,12 +346,12 @@ class _Fold:
 
     def _check_replayed(self) -> None:
         """Raise a StateError if a new object, given the held elements, doesn't hold as many as the old one."""
-        token, held = self._token, self._object.held
+        held = self._object.held
         if not self._skip:
-            check_held(_at(self._now.last), token[3], "what an object of combine() holds")
-        if held != token[1] and token[0] != self._stage.below.start():  # from the beginning on all is exact
+            check_held(_at(self._now.last), self._last[0], "what an object of combine() holds")
+        if held != self._held_before and self._start != self._stage.below.start():  # from the beginning on all is exact
             raise StateError(
-                f"the object of step {self._name!r} held {token[1]:,} elements where the state was saved; a "
+                f"the object of step {self._name!r} held {self._held_before:,} elements where the state was saved; a "
                 f"new one to which these were added has held={held:,}. Its class has changed, or its `held` left out "
                 "elements that decide what it holds: count all since it held nothing."
             )

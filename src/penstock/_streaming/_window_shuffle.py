@@ -79,10 +79,10 @@ class WindowShuffle(Folding):
         return Permutation(count, derive(self.seed, *address)).block(np.arange(count, dtype=np.int64))
 
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
-        skip = token[1]
-        for window in groups(stage.below.run(token[0]), self.size):
+        start, skip, *after = token
+        for window in groups(stage.below.run(start), self.size):
             if skip:
-                check_held(window.after, token[2], f"a window of {self.size}")
+                check_held(window.after, after[0], f"a window of {self.size}")
                 check_enough(skip, len(window.elements), f"a window of {self.size}")
             chunk = self._shuffled(stage, window)
             yield chunk.part(skip, len(chunk.elements))
@@ -106,15 +106,16 @@ class WindowShuffle(Folding):
 
     def reproduce(self, stage: FoldStage, tokens: Sequence[Token]) -> tuple[list[Element], Provenance]:
         shuffled: dict[Token, Chunk] = {}
-        for start in dict.fromkeys(token[0] for token in tokens):
+        places = [(start, number) for start, number, *_ in tokens]
+        for start in dict.fromkeys(start for start, _ in places):
             window = next(groups(stage.below.run(start), self.size), None)
             if window is None:
                 raise StateError(f"the state has a token of a window of {self.size} after the last one")
             shuffled[start] = self._shuffled(stage, window)
-        for token in tokens:
-            check_enough(token[1], len(shuffled[token[0]].elements), f"a window of {self.size}")
-        elements = [shuffled[token[0]].elements[token[1]] for token in tokens]
-        provenance = [shuffled[token[0]].provenance[token[1] : token[1] + 1] for token in tokens]
+        for start, number in places:
+            check_enough(number, len(shuffled[start].elements), f"a window of {self.size}")
+        elements = [shuffled[start].elements[number] for start, number in places]
+        provenance = [shuffled[start].provenance[number : number + 1] for start, number in places]
         return elements, np.concatenate(provenance) if provenance else no_provenance()
 
     def check_token(self, stage: FoldStage, token: Token) -> None:
@@ -127,4 +128,5 @@ class WindowShuffle(Folding):
             stage.below.check(more[1])
 
     def read_to(self, token: Token) -> Token:
-        return token[2] if token[1] else token[0]
+        start, delivered, *after = token
+        return after[0] if delivered else start

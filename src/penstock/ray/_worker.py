@@ -149,7 +149,7 @@ class Worker:
     def compute(self, sent: Sent, stored: "NDArray[np.uint8]", work: RunSteps) -> Computed | Failed:
         """Return the batches of the steps of some work, which is one range."""
         with self._in_use(), Caught(Exception) as caught:
-            plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.alone else None
+            plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.steps_singly else None
             opened = self._of(sent, stored)
             return self._kept.result(sent, work, lambda: opened.compute(work, plan))
         return failed(caught.taken())
@@ -270,7 +270,7 @@ class _Opened:
         plan = replace(plan, place="processes", num_workers=1, prefetch=1, remote="")
         runtime = Runtime(plan, self._recorder, crashing_rows=self._runtime.crashing_rows)
         try:
-            stream = runtime.open_alone(step_range)
+            stream = runtime.open_on_request(step_range)
             for _ in range(step_range.steps):
                 batch, _ = stream.next()
                 yield batch

@@ -19,7 +19,7 @@ PROCESSES: Final[Faults] = {
     },
     "_runtime/_process_scheduler.py": {
         "processes: a row that crashes workers alone is tried as often as others": (
-            *("at.is_alone or crashes >=", "crashes >="),
+            *("at.is_trial or crashes >=", "crashes >="),
             "workers/processes/trouble/test_deadly.py",
         ),
         "processes: of two crashing rows the later one is named": (

@@ -69,7 +69,8 @@ class JobRules:
 
     Attributes:
         most_bytes: the bytes of a job of several batches; 0 for jobs of one.
-        alone: the number of the first batch that may share a job: those before are computed again, since one failed.
+        singly_until: the number of the first batch that may share a job: those before are computed again, since one
+            failed.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class JobRules:
         self.is_batched = is_batched
         self.at_once = at_once
         self.most_bytes = 0
-        self.alone = 0
+        self.singly_until = 0
         self._stacks = stacks
         self._may_make_whole = may_make_whole
         self._made_whole = False
@@ -105,7 +106,7 @@ class JobRules:
     def batches_per_job(self, first: DrawnBatch) -> int:
         """Return how many batches a job has, from a given one on: several small ones share the cost of a job."""
         learned, layout = self.learned, self._layout_of(first)
-        if self.is_learning or first.number < self.alone:
+        if self.is_learning or first.number < self.singly_until:
             return 1
         row_bytes = learned.merged_row_bytes if layout is None else layout.layout.row_bytes
         merge_seconds = learned.merge_seconds or 0.0 if layout is None else 0.0
@@ -130,7 +131,7 @@ class JobRules:
 
         Otherwise workers share the rows, and send them to the one that collates. Its time then has no rows in it.
         """
-        if not self._may_make_whole or self.is_learning or first.number < self.alone:
+        if not self._may_make_whole or self.is_learning or first.number < self.singly_until:
             return False
         seconds = max(self._row_seconds(first), self.learned.merge_seconds or 0.0)
         return bool(decide(WHOLE_BATCHES, int(0.0 < seconds < _SMALL_JOB_SECONDS)))
@@ -283,8 +284,8 @@ class InOrder(JobQueue[DrawnJob]):
     def _window_now(self) -> int:
         # The first batch is in memory twice, as elements and collated, so it is computed alone. The following jobs are
         # made when it has shown the layout of rows.
-        is_alone = self._rules.is_learning and not (self._rules.is_whole and self._memory is None)
-        return 1 if is_alone else self._jobs_ahead()
+        begins_first = self._rules.is_learning and not (self._rules.is_whole and self._memory is None)
+        return 1 if begins_first else self._jobs_ahead()
 
     def _fits(self, job: DrawnJob) -> bool:
         """Return whether one more job may be under way; this bounds the memory of large batches."""
@@ -436,7 +437,7 @@ class Workers:
         """Count an attempt, and return whether a failed job only needs another one, in other memory, or by batches."""
         crashed_whole = job.failure.crash is not None and job.work.reads_rows and not self._rules.at_once
         if job.steps > 1 or crashed_whole:  # workers share the rows of the next attempt, which finds the row at fault
-            self._rules.alone = job.work.batches[-1].number + 1
+            self._rules.singly_until = job.work.batches[-1].number + 1
             return True
         self.attempts += 1
         return job.failure.crash is None and not job.failure.note and self.attempts < _MAX_ATTEMPTS
