@@ -83,6 +83,15 @@ def test_a_selection_without_a_shuffle_keeps_its_order() -> None:
     assert list(fixed[:4].epoch(7)) == list(fixed)[:4]
 
 
+@pytest.mark.parametrize("times", [1, 2, None])
+def test_a_selection_of_several_passes_without_a_shuffle_keeps_their_order(times: int | None) -> None:
+    """Each pass of an unshuffled dataset has the same order, so a selection of passes has it in each epoch, too."""
+    chosen = ps.range(8).repeat(times).take(10)
+    expected = [*range(8), *([] if times == 1 else [0, 1])]
+    assert [list(chosen.epoch(epoch)) for epoch in range(3)] == [expected] * 3
+    assert list(chosen.cache()) == expected  # which refuses a dataset of another order in every epoch
+
+
 def test_random_maps_below_a_selection_change_with_the_epoch() -> None:
     """A slice fixes the set of elements, and not their augmentation."""
     chosen = ps.range(40, seed=2).shuffle().random_map(draw)[:10]

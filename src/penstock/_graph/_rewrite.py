@@ -70,7 +70,7 @@ def varies_by_epoch(node: Node) -> bool:
         case Reindex(parent=parent, sampler=sampler):
             if isinstance(sampler, FixedEpoch):
                 return False
-            passes_order = isinstance(sampler, Repeat) and not sampler.reshuffle
+            passes_order = isinstance(sampler, Repeat)  # it only chooses the parent's epoch
             return not (passes_order or facts_of(sampler).is_fixed) or varies_by_epoch(parent)
         case _:  # a mixture has the same pattern in every epoch
             return any(map(varies_by_epoch, parents_of(node)))
