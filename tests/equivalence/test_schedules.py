@@ -103,3 +103,21 @@ def test_the_parts_of_the_last_change_are_read_to_their_ends(mixture: Scheduled,
             own = [each for each in found if each // 100 == number]
             expected = list(range(100 * number, 100 * number + mixture.lengths[number]))
             assert own == (expected if weight else expected[: len(own)])
+
+
+def measured_part(sign: int) -> ps.Dataset[list[int]]:
+    """Return elements that are lists of one number, of this sign."""
+    return ps.range(8).map(lambda number: [sign * (number % 5 + 1)])
+
+
+def test_an_element_is_measured_before_the_consumer_writes_to_it() -> None:
+    """A loop, or a function above, that writes to its elements leaves the order as it is."""
+    parts = {"plus": measured_part(1), "minus": measured_part(-1)}
+    mixed = ps.mix(parts, measure=lambda element: abs(element[0]))
+    with ps.Loader(mixed) as loader:
+        expected = [element[0] for element in loader]
+    found: list[int] = []
+    for element in mixed:
+        found.append(element[0])
+        element[0] = 0
+    assert found == expected

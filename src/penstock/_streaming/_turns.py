@@ -106,9 +106,9 @@ class TakingTurns(Combining):
             except StopIteration:
                 ended[number] = True
                 continue
-            yield element, within(location, names[number])
-            taken[number] += shares.measured(element)
+            taken[number] += shares.measured(element)  # before the consumer gets the element, which it may change
             count += 1
+            yield element, within(location, names[number])
 
     def start(self, parts: tuple[Token, ...]) -> Token:
         return (0, (0,) * len(parts), parts)
