@@ -2,10 +2,11 @@
 
 import itertools
 from collections import Counter as Multiset
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -13,6 +14,8 @@ from tests.equivalence.definition import digest, rank_of
 from tests.equivalence.joins import Counter, in_order
 
 SIZE = 12
+ROWS = st.integers(1, 6)
+RANKS = st.integers(1, 4)
 
 
 def by_three(number: int) -> int:
@@ -46,9 +49,8 @@ def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
 def take(loaders: list[ps.Loader], steps: int | None) -> Multiset[Any]:
     """Return the rows of the next steps of every rank in the first epoch, or of the rest of it."""
     found: Multiset[Any] = Multiset()
-    for loader in loaders:
-        if loader.epoch:
-            continue  # nothing was left for this rank
+    (epoch,) = {loader.epoch for loader in loaders}
+    for loader in loaders if epoch == 0 else ():
         for number, batch in enumerate(loader, 1):
             found.update(repr(digest(row)) for row in batch)
             if number == steps:
@@ -85,6 +87,62 @@ def test_deals_lose_and_repeat_no_row(dataset: ps.Dataset, ranks: int, others: l
             loader.load_state_dict(states)
     found += take(loaders, None)
     assert found == expected
+
+
+@given(st.integers(1, 40), ROWS, ROWS, RANKS, RANKS, st.integers(0, 5))
+@example(20, 6, 2, 1, 3, 3)  # two elements are left for three ranks
+def test_all_ranks_resume_in_the_same_epoch(
+    length: int, old_rows: int, rows: int, old_ranks: int, ranks: int, steps: int
+) -> None:
+    """However little is left for a rank, the rest of the epoch comes once; then all ranks begin the next one."""
+    numbers = ps.range(length).filter(keeps)
+    old, new = opened(numbers, old_rows, old_ranks), opened(numbers, rows, ranks)
+    delivered = [list(itertools.islice(loader, steps)) for loader in old]
+    whole = int(all(len(batches) < steps for batches in delivered))  # the epoch was seen to end on every rank
+    for loader in new:
+        loader.load_state_dict([each.state_dict() for each in old])
+    assert {loader.epoch for loader in new} == {whole}
+    rest = flat(flat(new))
+    assert sorted([*flat(flat(delivered)), *rest]) == sorted([*numbers, *(numbers if whole else ())])
+    assert {loader.state_dict()["epoch"] for loader in new} == {whole + 1}
+    assert sorted(flat(flat(new))) == list(numbers)
+
+
+def opened(numbers: ps.Dataset[int], rows: int, count: int) -> list[ps.Loader[Any]]:
+    """Return a loader for each rank, of batches with a number of rows on each."""
+    batches = numbers.batch(rows * count)
+    return [ps.Loader(batches, shard=ps.Shard(rank, count, uneven=True)) for rank in range(count)]
+
+
+def flat(groups: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return the elements of all groups."""
+    return list(itertools.chain.from_iterable(groups))
+
+
+def keeps(number: int) -> bool:
+    """Return whether a number is kept, more often on some ranks than on others."""
+    return number % 4 != 3 and number % 5 != 1
+
+
+@pytest.mark.parametrize("last", [17, 18])
+def test_a_state_after_the_last_batch_has_an_empty_rest(last: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Inside the loop a resume has an empty pass, also if the last element was read; after the loop, the next epoch.
+
+    An empty rest is no epoch without a batch, so nothing is logged.
+    """
+    batches = ps.range(last + 1).filter(lambda number: number < 18).batch(6)
+    loader, resumed = ps.Loader(batches), ps.Loader(batches)
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    other = ps.Loader(batches, shard=ps.Shard(2, 3, uneven=True))
+    for each in (resumed, other):
+        each.load_state_dict(loader.state_dict())
+        assert (each.epoch, each.steps_done, list(each)) == (0, 3, [])
+        assert len(list(each)) == 3
+        assert (each.epoch, each.steps_done) == (1, 6)
+    loader.load_state_dict(resumed.state_dict())
+    assert (loader.epoch, next(iter(loader)).tolist()) == (2, list(range(6)))
+    assert not caplog.records
 
 
 def test_a_part_that_begins_within_a_stream_is_dealt() -> None:

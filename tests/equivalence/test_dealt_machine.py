@@ -169,9 +169,6 @@ class DealtMachine(RuleBasedStateMachine):
         """Request a batch of a rank, and compare it."""
         at, loader = self.ats[rank], self.loaders[rank]
         if rank not in self.iterators:
-            if loader.epoch > self.epoch:  # it was known, where it stood, that nothing is left
-                self.end(rank)
-                return
             self.iterators[rank] = iter(loader)
         try:
             batch = [repr(digest(row)) for row in next(self.iterators[rank])]
@@ -213,12 +210,12 @@ class DealtMachine(RuleBasedStateMachine):
         """Save the states of all ranks."""
         return Saved(self.states(), self.epoch, self.deal, list(self.ats), self.dataset)
 
-    @rule(saved=saved, workers=WORKERS, size=SIZES)
-    def restore(self, saved: Saved, workers: int, size: int) -> None:
+    @rule(saved=saved, workers=WORKERS, size=SIZES, together=st.booleans())
+    def restore(self, saved: Saved, workers: int, size: int, *, together: bool) -> None:
         """Close, and resume from a state, with other workers and another batch size, on the same number of ranks."""
         is_same = saved.dataset is self.dataset
         if is_same or (self.mixture is not None and not self.mixture.holds_rows):
-            self.reopen(saved, len(saved.ats), workers, size)
+            self.reopen(saved, len(saved.ats), workers, size, together=together)
             if not is_same:  # the mixture has had other weights since
                 self.know_only(self.deal.rest([at.row for at in self.ats]))
 
@@ -227,23 +224,30 @@ class DealtMachine(RuleBasedStateMachine):
     def change_ranks(self, ranks: int, workers: int, size: int, steps: int | None) -> None:
         """Deal the rest, perhaps after some steps, to other ranks; then perhaps read it to the end."""
         self.take_from_all(steps or 0)
-        self.reopen(Saved(self.states(), self.epoch, self.deal, self.ats, self.dataset), ranks, workers, size)
+        saved = Saved(self.states(), self.epoch, self.deal, self.ats, self.dataset)
+        self.reopen(saved, ranks, workers, size, together=True)
         if steps is not None:
             self.read_to_the_end()
 
-    def reopen(self, saved: Saved, ranks: int, workers: int, size: int) -> None:
-        """Close, and resume from a state."""
+    def reopen(self, saved: Saved, ranks: int, workers: int, size: int, *, together: bool = False) -> None:
+        """Close, and resume from a state: each rank from its own, or together, from the states of all.
+
+        Together, all ranks are in the same epoch: those that had ended it have an empty rest.
+        """
         close_all(self.loaders)
         self.ranks, self.workers, self.size = ranks, workers, size
         self.open_loaders()
         if ranks == len(saved.ats):
             for loader, state in zip(self.loaders, saved.states, strict=True):
-                loader.load_state_dict(state)
-            self.stand(saved.epoch, saved.deal, [at._replace(ended=False) for at in saved.ats])
-            self.ats = [at._replace(ended=True) if a.ended else at for at, a in zip(self.ats, saved.ats, strict=True)]
+                loader.load_state_dict(saved.states if together else state)
+            stay_ended = not together or all(at.ended for at in saved.ats)
+            ats = [at._replace(ended=at.ended and stay_ended) for at in saved.ats]
+            self.stand(saved.epoch, saved.deal, ats)
+            assert not together or len({loader.epoch for loader in self.loaders}) == 1
             return
         for loader in self.loaders:
             loader.load_state_dict(saved.states)
+        assert len({loader.epoch for loader in self.loaders}) == 1
         ats = [At(loader.step, 0, ended=False) for loader in self.loaders]
         if all(at.ended for at in saved.ats):
             self.stand(saved.epoch + 1, self.whole(saved.epoch + 1), ats)

@@ -357,7 +357,7 @@ class LoaderMachine(RuleBasedStateMachine):
 class OrderedMachine(LoaderMachine):
     """The same for a dataset that is read in order: one rank, and only delivered steps can be returned to.
 
-    That no row is left in an epoch is known before its end is met only where its last row was not left out.
+    An epoch ends where its end is met: before, a loader that resumes or seeks has an empty rest of it.
     """
 
     ordered = True
@@ -368,10 +368,8 @@ class OrderedMachine(LoaderMachine):
         return place._replace(row=place.row + place.size)
 
     def settled(self, place: Place) -> Place:
-        """Return the place, or the next epoch's start if it is known that nothing is left."""
-        rows = self.rows_of(place.epoch)
-        at_end = rows and place.row >= len(rows) and self.positions[place.epoch][-1] == self.length - 1
-        return place._replace(epoch=place.epoch + 1, row=0) if at_end else place
+        """Return the place, also if nothing is left there."""
+        return place
 
     def start_iterating(self) -> None:
         """Start iterators of the loaders, and tell the model."""

@@ -104,7 +104,7 @@ def test_a_seek_continues_with_the_definitions_elements(
     loader.seek(position=position, epoch=epoch)
     expected = expected_from(dataset, epoch, position)
     assert loader.state_dict()["step"] == step
-    batches = list(loader) if expected else []
+    batches = list(loader) if position < LENGTH else []
     assert rows_of(batches) == expected
     assert [len(batch["position"]) for batch in batches[:-1]] == [size] * (len(batches) - 1)
     if expected:
@@ -153,6 +153,20 @@ def test_ranks_that_seek_together_share_the_rest(name: str) -> None:
         assert len(one) == len(expected_from(dataset, 0, 0))
         of_rank = list(rank_of(batches, 0, rank, 2))
         assert found == [row for row in rows_of(of_rank) if dict(row["dict"])["position"][1] >= 13]
+
+
+def test_ranks_that_seek_together_are_in_the_same_epoch() -> None:
+    """A rank for which nothing is left has an empty rest of the epoch; from the epoch's end on, all are in the next."""
+    batches = ROWS["filter"]().batch(4)
+    for rank in range(2):
+        with ps.Loader(batches, shard=ps.Shard(rank, 2, uneven=True)) as loader:
+            loader.seek(position=LENGTH - 1)
+            assert loader.epoch == 0
+            assert len(list(loader)) <= rank
+            first = next(iter(loader))
+            assert loader.epoch == 1
+            loader.seek(position=LENGTH, epoch=0)
+            assert (loader.epoch, rows_of([next(iter(loader))])) == (1, rows_of([first]))
 
 
 def test_two_seeks_forget_the_steps_between() -> None:

@@ -181,7 +181,7 @@ class LoaderIterator(Generic[T_co]):
     def _begin(self) -> None:
         step_ranges = self._progress.begin()
         self._pass = self._progress.current_pass
-        self._is_whole = bool(step_ranges) and step_ranges[0].first.position == 0
+        self._is_whole = self._progress.is_whole()
         self._batches_before = self._clock.batches
         self._open(step_ranges)
 

@@ -363,6 +363,9 @@ class Loader(NotesErrors, Generic[T_co]):
     def load_state_dict(self, state: State | str | Sequence[State | str], *, allow: Collection[str] = ()) -> None:
         """Resume from a state; the next `iter` yields the rest of that epoch.
 
+        In order, that rest may be empty: after a state that was saved inside the loop after its last batch, or on a
+        rank for which nothing is left. So all ranks begin the next epoch together.
+
         It takes constant time for an indexable dataset. In order, the elements that a step held open are computed
         again, and a stream without a state of its own is read from its beginning.
 

@@ -163,6 +163,10 @@ class Progress(Protocol):
         """Return the step ranges of the next epoch, or, right after a restore or a seek, of the rest of this one."""
         ...
 
+    def is_whole(self) -> bool:
+        """Return whether the pass that `begin` began is a whole epoch, and not the rest of one."""
+        ...
+
     def rest(self) -> list[StepRange]:
         """Return the ranges of undelivered steps of the current range; only the first, where batches come in order."""
         ...
@@ -288,6 +292,10 @@ class IndexedProgress:
         differs = self._may_differ or (differs and (position > 0 or bool(reached.ahead)))
         self.at = (reached.step, reached.ahead, None, (), _Course(timeline, step_range, differs, known_from))
         return self.rest()
+
+    def is_whole(self) -> bool:
+        step_range = self.at[4].step_range
+        return step_range is not None and step_range.first.position == 0
 
     def rest(self) -> list[StepRange]:
         at = self.at
@@ -510,6 +518,11 @@ class _StepStart(NamedTuple):
         """The position at which the step begins, with its token."""
         return self.late._replace(token=made_token(self.late.token))
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this rank's part of the epoch has ended, while other ranks are still in that epoch."""
+        return not self.late.rank_segments
+
 
 class StreamingProgress:
     """The progress in a dataset that is read in order."""
@@ -567,6 +580,9 @@ class StreamingProgress:
         self._began_at = self._next.step
         return self.rest()
 
+    def is_whole(self) -> bool:
+        return self._next.where == self._beginning()
+
     def rest(self) -> list[StepRange]:
         # The number of steps is known only at the epoch's end.
         start = self._next
@@ -589,7 +605,11 @@ class StreamingProgress:
 
     def _next_epoch(self, of_pass: object) -> None:
         last, start = self.at
-        self._go_on(last, _StepStart(start.step, start.epoch + 1, self._beginning(), start.breaks), of_pass)
+        self._go_on(last, self._epoch_after(start), of_pass)
+
+    def _epoch_after(self, start: _StepStart) -> _StepStart:
+        """Return the same step as the first one of the next epoch."""
+        return _StepStart(start.step, start.epoch + 1, self._beginning(), start.breaks)
 
     def _go_on(self, last: _StepStart | None, following: _StepStart, of_pass: object) -> None:
         """Make `following` the start of the next step, if the pass is the current one."""
@@ -611,15 +631,17 @@ class StreamingProgress:
         start = self._lookup(step)
         self.current_pass = object()
         self.at = None, start
-        self._pass_end()
-        breaks = self._next.breaks
+        breaks = start.breaks
         # An epoch that was left early may now be read to its end, which renumbers the later steps.
         self._keep_starts(lambda start: start.breaks <= breaks)
 
     def jump_to_position(self, epoch: int, position: int) -> None:
         _check_epoch(epoch, f"epoch={epoch}")
         if position:
-            check_position(position, positions_of(self._node))
+            count = positions_of(self._node)
+            check_position(position, count)
+            if position == count:  # also on a rank whose own part ends before
+                epoch, position = epoch + 1, 0
         token = token_at(self._stage(self._own_rank_segments, epoch), position)
         self.current_pass = object()
         step, breaks = self._next.step, self._next.breaks
@@ -628,15 +650,6 @@ class StreamingProgress:
         start = _StepStart(step, epoch, Where(self._own_rank_segments, token), breaks + 1)
         self._keep_starts(lambda each: each.step < step, start)
         self.at = None, start
-        self._pass_end()
-
-    def _pass_end(self) -> None:
-        """Move from an epoch's end to the next epoch's start."""
-        if self._is_epoch_end(self._next.where, self._next.epoch):
-            self._next_epoch(self.current_pass)
-
-    def _is_epoch_end(self, where: Where, epoch: int) -> bool:
-        return where != self._beginning() and self._stage(where.rank_segments, epoch).is_exhausted(where.token)
 
     def _lookup(self, step: int) -> _StepStart:
         start = self._starts.get(step)
@@ -654,6 +667,7 @@ class StreamingProgress:
 
     def resume_point(self, step: int | None) -> ResumePoint:
         start = self._next if step is None else self._lookup(step)
+        start = self._epoch_after(start) if start.has_ended else start  # the state that it had at its end
         step = start.step
         position = self._unit(start).position
         segments = (Segment(step, start.epoch, position, self._batch),)
@@ -668,12 +682,11 @@ class StreamingProgress:
         if any(state.cursor is None for state in states):
             raise StateError("this state was saved by an indexable dataset, or one with other steps")
         start = self._restored(states)
-        begins_next = self._is_epoch_end(start.where, start.epoch)  # before any change: it may raise
+        following = self._epoch_after(start) if start.has_ended else start
+        # If nothing is left of the epoch, the next pass is empty, so that all ranks begin the epoch after it together.
         self.current_pass = object()
         self.at = None, start
-        self._starts = OrderedDict({start.step: start})
-        if begins_next:
-            self._next_epoch(self.current_pass)
+        self._starts = OrderedDict({start.step: following})
 
     def _restored(self, states: Sequence[LoaderState]) -> _StepStart:
         """Return the beginning of the next step.
@@ -692,6 +705,8 @@ class StreamingProgress:
             where = Where(rank_segments, own.cursor)
             self._check(where, own.epoch)
             self._check_batches(where, own)
+            if where == self._beginning() and own.epoch - 1 in {state.epoch for state in states}:
+                return _StepStart(own.step, own.epoch - 1, Where((), 0), 0)  # others are still in that epoch
             return _StepStart(own.step, own.epoch, where, 0)
         states = _one_of_each_rank(states)
         for state in states:

@@ -348,6 +348,32 @@ class RankSegmentsStage:
         return all(self.stage(number).is_exhausted(at) for number, at in later)
 
 
+@frozen
+class EndedStage:
+    """The stage of a rank whose part of the epoch has ended: it yields nothing, and nor do steps above it."""
+
+    def start(self) -> Token:
+        return 0
+
+    def run(self, token: Token, /) -> Iterator[Chunk]:
+        del token
+        return iter(())
+
+    def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
+        return one_each(self, tokens)
+
+    def check(self, token: Token, /) -> None:
+        check_number(token, 0, "a part that has ended")
+
+    def progress(self, token: Token, /) -> tuple[InputProgress, ...]:
+        del token
+        return ()
+
+    def is_exhausted(self, token: Token, /) -> bool:
+        del token
+        return True
+
+
 def _numbered(number: int, token: Token) -> Token:
     return (number, token)
 

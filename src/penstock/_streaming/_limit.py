@@ -76,7 +76,7 @@ class Limit(Folding):
         return stage.below.reproduce([token[0] for token in tokens])
 
     def is_exhausted(self, stage: FoldStage, token: Token) -> bool:
-        return token[1] >= self.count or (not stage.must_fill and stage.below.is_exhausted(token[0]))
+        return token[1] >= self.count or stage.below.is_exhausted(token[0])
 
 
 def _with_counts(chunk: Chunk, count: int, of_each: int = 1) -> Chunk:

@@ -47,6 +47,7 @@ from penstock._streaming._fold import FoldStage, folding_of
 from penstock._streaming._held import LeftStage, UntilStage
 from penstock._streaming._inputs import (
     BlockInput,
+    EndedStage,
     InputRange,
     RankSegment,
     RankSegmentsStage,
@@ -160,7 +161,9 @@ def first_rank_segment(node: Node, rank: int, ranks: int) -> RankSegment:
 
 
 def open_stages(node: Node, rank_segments: tuple[RankSegment, ...], opening: Opening) -> Stage:
-    """Return the top stage of a node, over the segments of one rank."""
+    """Return the top stage of a node, over the segments of one rank; none if its part of the epoch has ended."""
+    if not rank_segments:
+        return EndedStage()
     batch, top = outermost_batch(node), rank_segments_top(node)
     opener = _Opener(opening, batch, even_limit(node) if opening.must_fill else None)
     stage: Stage = RankSegmentsStage(rank_segments, lambda rank_segment: opener.open_rank_segment(top, rank_segment))

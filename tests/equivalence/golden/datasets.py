@@ -463,7 +463,7 @@ RESUMES: Final[Mapping[str, Resume]] = {
     "filter on more ranks": Resume("filter of a shuffle", (1, 2, 1), "filter of a shuffle", 2),
     "stream on more ranks": Resume("stream", (1, 2), "stream", 3),
     "pack on fewer ranks": Resume("pack", (2, 1), "pack", 1),
-    "combine on fewer ranks": Resume("combine", (1, 2), "combine", 1),
+    "combine on fewer ranks": Resume("combine", (1, 0), "combine", 1),
     "mixture in order on more ranks": Resume("mix in order", (3, 2), "mix in order", 3),
     "another schedule": Resume("mix scheduled", (5,), "mix scheduled further", 1),
 }
