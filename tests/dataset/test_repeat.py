@@ -21,6 +21,7 @@ WHOLE: dict[str, ps.Dataset] = {
     "a fold above positions": ps.mix([OTHERS, OTHERS], stop="all").window_shuffle(6),
 }
 WITHOUT_END: dict[str, ps.Dataset] = {
+    "no join": ENDLESS,
     "concatenate": ps.concatenate(IN_ORDER, ENDLESS),
     "interleave": ps.interleave(IN_ORDER, OTHERS, ENDLESS),
     "zip": ps.zip(ENDLESS, OTHERS.repeat()),
@@ -47,10 +48,12 @@ def test_each_pass_is_another_epoch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITHOUT_END)
-def test_a_repeat_of_a_join_without_end_changes_nothing(name: str) -> None:
-    """Its first pass never ends."""
+def test_a_repeat_of_a_dataset_without_end_changes_nothing(name: str) -> None:
+    """Its first pass never ends, so a repeat changes nothing, and ranks can share its batches."""
     dataset = WITHOUT_END[name]
     expected = list(dataset.limit(40))
+    with ps.Loader(dataset.repeat(2).batch(2, merge=list), shard=ps.Shard(0, 2)) as loader:
+        assert len(next(iter(loader))) == 1
     assert list(dataset.repeat().limit(40)) == list(dataset.repeat(2).limit(40)) == expected
     assert list(ps.mix([dataset], stop="never").limit(40)) == list(ps.mix([dataset]).limit(40))
 

@@ -131,6 +131,8 @@ def repeated(node: Node, times: int | None, caller: str, remedy: str = "") -> No
         raise GraphError("repeat() can't follow limit(), which would count over all passes. Use limit after repeat.")
     count = length(node)
     if count is not None:
+        if times is not None and is_endless(node):
+            return node  # its first pass never ends
         return Reindex(node, Repeat(count, times), f"repeat({'' if times is None else times})")
     if isinstance(node, Combine) and not _is_repeated_by_parts(node, times):
         if is_endless(node):
