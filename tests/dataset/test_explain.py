@@ -273,6 +273,17 @@ LINES: dict[str, tuple[ps.Dataset, str, tuple[str, ...]]] = {
             f"  the first part to end is 'web', after {len(MIXED)} elements",
         ),
     ),
+    "a choice of a mixture": (
+        MIXED.take(8),
+        "mixtures",
+        (
+            f"mix({{web: …, code: …}}): {len(MIXED)} elements, until the first part ends",
+            "  weights: web 3 of 4 (75.0%), code 1 of 4 (25.0%)",
+            f"  an epoch takes web 100 of 100, code {len(MIXED) - 100} of 50",
+            f"  the first part to end is 'web', after {len(MIXED)} elements",
+            "  take(8) has the same elements in every epoch; after epoch 0 they are shuffled",
+        ),
+    ),
     "a schedule": (
         SCHEDULED,
         "mixtures",

@@ -372,6 +372,12 @@ class Dataset(NotesErrors, Generic[T_co]):
     def take(self, count: int) -> "Dataset[T_co]":
         """Return the first `count` elements, or all elements if there are fewer.
 
+        Above a shuffle, also one of a mixture's part, these are the elements that come first in epoch 0. They are the
+        same in every epoch, so that a part of a dataset never exchanges elements with the rest; each later epoch
+        shuffles all of them together. So of a mixture, the shares and the schedule then hold in epoch 0 only. The same
+        is true of `skip`, `shard`, `select`, `split`, slices, and `filter` with an index. For the first elements of
+        each epoch, call `reindex(Slice(0, 1, count))`, of `penstock.sampling`.
+
         Example:
             >>> import penstock as ps
             >>> list(ps.range(10).take(3))
@@ -597,7 +603,7 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Random maps above this step, too, draw the same numbers in every pass, so don't augment a training set with
         them. To fix the order alone, call `reindex(FixedOrder(Shuffle(n, seed)))`, of `penstock.sampling`, in place of
-        `shuffle()`.
+        `shuffle()`. In a part of a mixture, too, the order is that of this dataset, whatever the part's name.
 
         Example:
             >>> import penstock as ps

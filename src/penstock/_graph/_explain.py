@@ -7,6 +7,7 @@ from penstock._graph._describe import MAX_PARTS, is_column_of_texts, leaf_texts,
 from penstock._graph._length import is_indexable, length
 from penstock._graph._nodes import Cache, Combine, Element, Fold, Map, Node, Read, Reindex, Stream, parents_of, walk
 from penstock._storage import DiskCache, MemoryCache
+from penstock.sampling import Reorder
 
 
 def reading_text(node: Node) -> str:
@@ -53,13 +54,28 @@ def _random_line(step: Node) -> Iterator[str]:
 
 
 def mixture_lines(node: Node) -> list[str]:
-    """Return, for each mixture, its weights, each part's elements in an epoch, and the part that ends first."""
+    """Return, for each mixture, its weights, each part's elements in an epoch, and the part that ends first.
+
+    A choice of elements above it, which is shuffled in later epochs, is named.
+    """
     lines: list[str] = []
     for step in walk(node):
         if isinstance(step, Combine) and step.value.takes_one:
             ending, *shares = step.value.lines(step.names, list(map(_count_text, step.parts)))
+            shares += _reordering_lines(node, step)
             lines += [f"{verb_text(step)}: {_count_text(step)}, {ending}", *(f"  {line}" for line in shares)]
     return lines
+
+
+def _reordering_lines(node: Node, mixture: Combine) -> Iterator[str]:
+    for step in walk(node):
+        if (
+            isinstance(step, Reindex)
+            and isinstance(step.sampler, Reorder)
+            and not step.verb
+            and any(each is mixture for each in walk(step))
+        ):
+            yield f"{verb_text(step.parent)} has the same elements in every epoch; after epoch 0 they are shuffled"
 
 
 def _count_text(node: Node) -> str:

@@ -154,7 +154,7 @@ def prefixed(node: Node, name: str) -> Node:
 
     So parts with equal steps have different random numbers, which don't depend on the other parts. A shuffle below a
     choice of elements keeps its seed: with another seed the choice would be another set, and train and validation would
-    exchange records.
+    exchange records. So does one below a fixed epoch or a fixed order.
     """
     return _prefixed(node, lambda seed: derive(seed, name), reorders=True)
 
