@@ -17,6 +17,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from types import MemberDescriptorType
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -61,6 +62,7 @@ IMMUTABLE: Final[frozenset[type]] = frozenset(
 """Types of leaves that can't be changed; a `numpy.void` may be a view of an array of structures."""
 _PLAIN: Final = IMMUTABLE | {np.ndarray, np.void}
 """Types that are leaves, of which nothing has to be found out."""
+_PYTHON_CLASS: Final = 1 << 9  # of `type.__flags__`: made at run time, so its instances hide nothing but attributes
 
 
 def flatten(element: Element, is_leaf: Callable[[object], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -164,13 +166,62 @@ def _with_children(
     if hasattr(container, "__dataclass_fields__"):
         return _dataclass_like(element, keys, made)
     if container is type(element):
-        return _filled(container, keys, made)
+        filled = _filled(container, keys, made)
+        for name, value in getattr(element, "__dict__", {}).items():  # of a subclass of a named tuple
+            object.__setattr__(filled, name, value)
+        return filled
     return _like(element, container, keys, before, made)
 
 
 def runs_code(structure: Structure) -> bool:
-    """Return whether an element of this structure can't be built twice: a dataclass in it has a `__post_init__`."""
-    return hasattr(structure.container, "__post_init__") or any(map(runs_code, structure.children))
+    """Return whether `unflatten` calls a constructor for this structure, which may change what it gets each time."""
+    return hasattr(structure.container, "__dataclass_fields__") or any(map(runs_code, structure.children))
+
+
+def holds_fields_alone(part: object) -> bool:
+    """Return whether a named tuple or a dataclass is the same as one that `of_fields` makes of its fields.
+
+    It isn't if it has other attributes, if its type decides how it is pickled, or if an attribute isn't simply stored.
+    Such a part can be sent only as a whole.
+
+    Raises:
+        UsageError: as `field_names`.
+    """
+    kind: Any = type(part)
+    if not _keeps_what_it_gets(kind):
+        return False
+    state: Any = object.__getstate__(part)  # whatever the type itself returns for a pickle
+    if tuple in kind.__mro__:
+        return state is None
+    attributes, slots = cast("tuple[Any, Any]", state if isinstance(state, tuple) else (state, None))
+    return {*(attributes or ()), *(slots or ())} == {*field_names(kind)}
+
+
+def of_fields(kind: type[Any], names: Sequence[str], values: Iterable[object]) -> Element:
+    """Return a named tuple or a dataclass with these values in its fields; no constructor of the type is called."""
+    if tuple in kind.__mro__:
+        return cast("type[tuple[object, ...]]", tuple).__new__(kind, values)
+    made: object = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)  # also where it is frozen
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _keeps_what_it_gets(kind: type[Any]) -> bool:
+    """Return whether an instance of a type is what is stored in it, and is read and set without other code."""
+    base = tuple if tuple in kind.__mro__ else object
+    if not all(each.__flags__ & _PYTHON_CLASS for each in kind.__mro__ if each is not base and each is not object):
+        return False
+    names = "__getattribute__", "__reduce__", "__reduce_ex__"
+    if any(getattr(kind, name) is not getattr(base, name) for name in names):
+        return False
+    return base is tuple or all(_is_stored(kind, name) for name in field_names(cast("Any", kind)))
+
+
+def _is_stored(kind: object, name: str) -> bool:
+    found = inspect.getattr_static(kind, name, None)
+    return isinstance(found, MemberDescriptorType) or not hasattr(cast("object", type(found)), "__set__")
 
 
 def _dataclass_like(part: object, names: tuple[Hashable, ...], made: list[Any]) -> object:

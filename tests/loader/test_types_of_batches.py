@@ -218,3 +218,73 @@ def test_a_constructor_runs_where_a_function_or_a_merge_calls_it(dataset: ps.Dat
     """No copy of a dataclass, and no way to another process, calls it again."""
     with ps.Loader(dataset, **place) as loader:
         assert list(map(first, loader)) == list(map(first, dataset))
+
+
+@dataclass
+class Widened:
+    """A dataclass with a constructor of its own, which changes what it gets."""
+
+    low: Any
+    high: Any
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self.low, self.high = np.asarray(low) - 1, np.asarray(high) + 1
+
+
+@dataclass
+class Slotted:
+    """A dataclass with a slot beside its fields."""
+
+    __slots__ = ("extra", "x")
+    x: int
+
+
+@dataclass
+class Doubled:
+    """A dataclass of which setting a field computes."""
+
+    x: int
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value * 2)
+
+
+class Image(NamedTuple):
+    """A named tuple."""
+
+    image: Any
+
+
+class Sourced(Image):
+    """A named tuple that has attributes."""
+
+
+def widened(number: int) -> Widened:
+    """Return a range around a number."""
+    return Widened(number, number)
+
+
+def with_more(number: int) -> list[Any]:
+    """Return instances that hold more than their constructors would make of their fields."""
+    image: Any = np.full((1024, 1024), number, np.uint8)
+    parts: list[Any] = [widened(number), Slotted(number), Doubled(number), Sourced(image), Data(1, "a")]
+    for part, name in zip(parts[1:], ("extra", "x", "source", "source"), strict=True):
+        setattr(part, name, number)
+    return parts
+
+
+def attributes(element: Any) -> list[Any]:
+    """Return the types of an element's instances, and what they hold."""
+    names = "low", "high", "x", "extra", "source", "image"
+    parts = element if hasattr(element, "append") else [element]
+    return [(type(part), [np.asarray(getattr(part, name, None)).tolist() for name in names]) for part in parts]
+
+
+@in_places("processes", "isolated")
+@pytest.mark.parametrize(
+    "dataset", [ps.range(2).map(with_more), ps.range(12).map(widened).batch(2)], ids=["elements", "batches"]
+)
+def test_an_instance_arrives_with_all_that_it_holds(dataset: ps.Dataset[Any], place: Any) -> None:
+    """Attributes beside the fields arrive, and no constructor changes the fields on the way."""
+    with ps.Loader(dataset, **place) as loader:
+        assert list(map(attributes, loader)) == list(map(attributes, dataset))

@@ -3,7 +3,9 @@
 The containers are those of `penstock._tree` (dicts, lists, tuples, named tuples and dataclasses) and registered types,
 which have functions of their own. Keys of dicts are distinguished by type, so `{1: …}` and `{True: …}` are two
 structures. With pickle, an instance of a subclass of dict, list or tuple is pickled whole, so that it keeps its type;
-without, it is sent as a plain dict, list or tuple.
+without, it is sent as a plain dict, list or tuple. A named tuple or a dataclass that holds more than its fields is
+pickled whole, too; any other gets its fields back, and no constructor is called. Without pickle the constructor is
+called, since a type may check there what other processes send; and other attributes aren't sent.
 
 A type is sent by its name. The receiver builds it if the type is registered there. Otherwise, and only if pickle is
 allowed, the receiver imports the type, and checks it against the description.
@@ -12,11 +14,12 @@ allowed, the receiver imports the type, and checks it against the description.
 import importlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from penstock._tree import field_names
+from penstock._tree import field_names, holds_fields_alone, of_fields
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding._layout import MAX_DEPTH, Container, Node, value_of_text, value_text
@@ -103,8 +106,8 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
         part: the part.
         leaves: the list to which its leaves are appended, in order.
         depth: the number of containers around it.
-        keeps_types: whether instances of subclasses of dict, list and tuple become leaves, and dataclasses with a
-            `__post_init__`, too: pickle keeps their types, and calls no constructor, which would change values again.
+        keeps_types: whether parts that would arrive as others, if they were built from their children, become leaves,
+            which pickle keeps as they are.
 
     Returns:
         Its structure.
@@ -201,14 +204,14 @@ def builder_of(tree: Container | None, *, allow_pickle: bool) -> Builder:
 def _is_for_pickle(part: object) -> bool:
     """Return whether a part, whose type isn't registered, would be another one if it was built from its children.
 
-    That is so for subclasses of dict, list and tuple, but not for named tuples, and for dataclasses that compute more.
+    That is so for subclasses of dict, list and tuple, and for named tuples and dataclasses that hold more than fields.
     """
     kind = type(part)
     if kind in _BUILT_IN or kind in _BY_TYPE:
         return False
-    if isinstance(part, dict | list | tuple):
-        return not hasattr(kind, "_fields")
-    return hasattr(kind, "__dataclass_fields__") and hasattr(kind, "__post_init__")
+    if _fields(kind) is not None:
+        return not holds_fields_alone(part)
+    return isinstance(part, dict | list | tuple)
 
 
 def _open(part: object) -> tuple[type, str | tuple[str, ...], Collection[object]] | None:
@@ -284,9 +287,11 @@ def _maker(tree: Container, *, allow_pickle: bool) -> Callable[[list[object]], o
     kind = registered.kind if registered is not None else _imported(tree, allow_pickle=allow_pickle)
     if _fields(kind) != tree.keys:
         raise MessageError(f"{_dotted(tree)} has the fields {_fields(kind)} here; the message has {tree.keys}")
+    names = [str(key) for key in tree.keys]
+    if allow_pickle:  # the sender is trusted, and takes apart only what is the same without a call of the constructor
+        return partial(of_fields, kind, names)
     if tuple in kind.__mro__:
         return cast("Callable[[list[object]], object]", kind._make)
-    names = [str(key) for key in tree.keys]
     return lambda parts: kind(**dict(zip(names, parts, strict=True)))
 
 
