@@ -1,12 +1,14 @@
 """Both ends distinguish end, failure, close and death, and no call waits for ever."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import threading
 import time
 import warnings
+import weakref
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -158,6 +160,18 @@ def test_a_closed_reader_raises_closed_error() -> None:
             writer.send(element_of(2))
         counters = writer.arena.counters
         assert counters.leased == counters.returned  # also of what was sent and never received
+
+
+def test_nothing_keeps_an_element_that_could_not_be_sent() -> None:
+    """Each call raises an error of its own, so the writer holds no traceback with the element of an earlier call."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+        reader.close()
+        element = np.zeros(1)
+        kept = weakref.ref(element)
+        with contextlib.suppress(ClosedError):
+            writer.send(element)
+        del element
+        assert kept() is None
 
 
 def test_a_failed_reader_raises_its_failure() -> None:

@@ -409,8 +409,9 @@ class Outbox:
 
     __slots__ = (
         "_allow_pickle",
-        "_error",
+        "_has_ended",
         "_inbox",
+        "_last_frame",
         "_message_packets",
         "_posted",
         "_socket",
@@ -425,7 +426,8 @@ class Outbox:
         self._allow_pickle = allow_pickle
         self._posted: deque[tuple[bytes, tuple[int, ...], Sequence[int]]] = deque()
         self._message_packets = 0  # packets of the last message
-        self._error: Exception | None = None
+        self._has_ended = False
+        self._last_frame: Frame | None = None  # the reader's; None if it died
         self.descriptor = self._socket.fileno()
         self.pid = peer_pid(self._socket)
         self.process = watch_process(self.pid)
@@ -461,7 +463,8 @@ class Outbox:
                 return False
             except (BrokenPipeError, ConnectionResetError):
                 self.check_reader()
-                raise self._record(self._death_error()) from None
+                self._has_ended = True
+                raise self._end_error() from None
             self._posted.popleft()
         return True
 
@@ -473,18 +476,15 @@ class Outbox:
             PeerError: the reader failed or died.
             MessageError: the reader rejected this writer.
         """
-        if self._error is not None:
-            raise self._error
-        try:
-            frame = self._inbox.receive()
-        except BlockingIOError:
-            if self.process is not None and has_ended(self.process):
-                raise self._record(self._death_error()) from None
-            return
-        if frame is None:
-            raise self._record(self._death_error())
-        close_all(frame.descriptors)
-        raise self._record(self._error_of(frame))
+        if not self._has_ended:
+            try:
+                self._last_frame = self._inbox.receive()
+            except BlockingIOError:
+                if self.process is None or not has_ended(self.process):
+                    return
+            self._has_ended = True
+            close_all(self._last_frame.descriptors if self._last_frame is not None else ())
+        raise self._end_error()
 
     def withdraw(self) -> Sequence[int]:
         """Remove the message that was posted last and isn't sent whole, so that the reader won't receive it.
@@ -506,7 +506,13 @@ class Outbox:
         if self.process is not None:
             self.process.close()
 
-    def _error_of(self, frame: Frame) -> Exception:
+    def _end_error(self) -> Exception:
+        """Return the error for the reader's end: a new one each time, since a raised one holds the frames it passed."""
+        frame = self._last_frame
+        if frame is None:
+            return PeerError(
+                f"the reader (process {self.pid}) died, or closed its socket without a last frame", pid=self.pid
+            )
         if frame.kind is Kind.CLOSED:
             return ClosedError(f"the reader (process {self.pid}) closed the pipe; further elements would be lost")
         if frame.kind is Kind.FAILED:
@@ -514,15 +520,6 @@ class Outbox:
         if frame.kind is Kind.REJECTED:
             return MessageError(f"the reader (process {self.pid}) refused: {frame.body.decode(errors='replace')}")
         return MessageError(f"a reader can't send {frame.kind.name}")
-
-    def _death_error(self) -> PeerError:
-        return PeerError(
-            f"the reader (process {self.pid}) died, or closed its socket without a last frame", pid=self.pid
-        )
-
-    def _record(self, error: Exception) -> Exception:
-        self._error = error
-        return error
 
 
 @dataclass(frozen=True, eq=False, slots=True)
