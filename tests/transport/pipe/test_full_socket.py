@@ -1,10 +1,12 @@
 """Frames that don't fit the socket: those that wait are sent later, and long ones in pieces, all in order."""
 
+import contextlib
 import threading
 
 import numpy as np
 
-from penstock.transport import TensorPipeReader, TensorPipeWriter
+from penstock._os import Bell
+from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
 from tests.promptness import PATIENCE_SECONDS
 
 
@@ -26,6 +28,36 @@ def test_messages_beyond_a_full_socket_arrive_in_order() -> None:
         assert [int(element[-1]) for element in reader] == list(range(count))
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
+
+
+class Received(Arena):
+    """An arena of which a reader receives all elements at a moment before its writer waits for the socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader: TensorPipeReader | None = None
+        self.elements: list[int] = []
+
+    def clear_bell(self, own: Bell | None = None) -> None:
+        """Clear the bell, as the writer does before it waits."""
+        with contextlib.suppress(TimeoutError):
+            while self.reader is not None:
+                self.elements.append(int(self.reader.receive(timeout_seconds=0)[-1]))
+        super().clear_bell(own)
+
+
+def test_an_element_is_sent_though_there_is_room_just_before_the_wait() -> None:
+    """`send` doesn't wait for the reader's next call, and the element is counted, and arrives once."""
+    with Received() as arena, TensorPipeReader() as reader:
+        with TensorPipeWriter(reader.address, arena=arena, capacity=1000) as writer:
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    writer.send(np.full(60_000, writer.counters.messages, np.uint8), timeout_seconds=0.02)
+            sent, arena.reader = writer.counters.messages, reader
+            writer.send(np.full(60_000, sent, np.uint8), timeout_seconds=PATIENCE_SECONDS)
+            arena.reader = None
+            assert writer.counters.messages == sent + 1
+        assert arena.elements + [int(element[-1]) for element in reader] == list(range(sent + 1))
 
 
 def test_a_layout_longer_than_a_packet_arrives_whole() -> None:

@@ -288,7 +288,7 @@ class Sender:
             self._outbox.check_reader()
             if self._has_room():
                 return
-            yield from self._pause()
+            yield from self._pause(flushed=self._outbox.flush())
 
     def _clear_bells(self) -> None:
         self._bell.clear()
@@ -325,7 +325,7 @@ class Sender:
                 if taken is not None:
                     return taken
                 self._check_memory_holders(Starved(size_bytes, returned))
-                yield from self._pause()
+                yield from self._pause(flushed=self._outbox.flush())
         finally:
             self.arena.want(0)
 
@@ -357,15 +357,15 @@ class Sender:
         while not self._outbox.flush():
             self._clear_bells()  # before the check, so that a later ring ends the next wait
             self._outbox.check_reader()
-            yield from self._pause()
+            # Nothing is sent between `flush` and the wait, so a wait that ends early finds all that is to be withdrawn.
+            yield from self._pause(flushed=False)
 
-    def _pause(self) -> Steps[None]:
-        """Wait for the bell, a frame of the reader, its end, or, if frames are queued, room in the socket.
+    def _pause(self, *, flushed: bool) -> Steps[None]:
+        """Wait for the bell, a frame of the reader, its end, or, unless all frames were sent, room in the socket.
 
         Yields:
             Once.
         """
-        flushed = self._outbox.flush()
         if not flushed:
             self.operations.watch_writing(self._outbox.descriptor, wanted=True)
         try:
