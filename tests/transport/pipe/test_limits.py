@@ -7,6 +7,7 @@ import socket
 import struct
 import tempfile
 import threading
+from collections.abc import Generator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -163,13 +164,7 @@ def test_a_reader_whose_address_is_wanted_notices_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize("left", range(1, 26))
 def test_without_descriptors_an_error_says_so_and_both_ends_close(left: int) -> None:
     """Wherever they run out: while an end is opened, a writer let in, or memory handed over."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = max(int(name) for name in os.listdir("/proc/self/fd"))
-    with contextlib.ExitStack() as scope:
-        for number in set(range(opened)) - {int(name) for name in os.listdir("/proc/self/fd")}:
-            scope.callback(os.close, os.dup2(0, number))  # no gaps, so that the limit tells how many are left
-        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + left, hard))
-        scope.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    with descriptors_left(left):
         try:
             with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
                 writer.send(element_of(0))
@@ -177,6 +172,34 @@ def test_without_descriptors_an_error_says_so_and_both_ends_close(left: int) -> 
         except (OSError, PenstockError, RuntimeError) as error:
             texts = f"{error!r} {error.__cause__!r} {error.__context__!r}"
             assert "Too many open files" in texts or "ulimit -n" in texts, texts
+
+
+def test_a_missing_writer_is_named_though_no_descriptor_was_left() -> None:
+    """The error for the descriptors doesn't make the reader wait for a process that has ended."""
+    with TensorPipeReader(num_writers=3) as reader, running("fork", os.getpid) as process:
+        reader.expect(process.pid or 0)
+        process.join()
+        with TensorPipeWriter(reader.address) as one, TensorPipeWriter(reader.address) as other:
+            one.send(1)
+            other.send(1)
+            with descriptors_left(0), pytest.raises(OSError, match="can't accept another writer"):
+                reader.receive(timeout_seconds=PATIENCE_SECONDS)
+            assert [reader.receive(timeout_seconds=PATIENCE_SECONDS) for _ in range(2)] == [1, 1]
+            with pytest.raises(PeerError, match="ended before it opened"):
+                reader.receive(timeout_seconds=PATIENCE_SECONDS)
+
+
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Generator[None]:
+    """Let this process open no more than so many descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = max(int(name) for name in os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as scope:
+        for number in set(range(opened)) - {int(name) for name in os.listdir("/proc/self/fd")}:
+            scope.callback(os.close, os.dup2(0, number))  # no gaps, so that the limit tells how many are left
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + count, hard))
+        scope.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        yield
 
 
 def test_received_descriptors_are_not_for_other_programs() -> None:

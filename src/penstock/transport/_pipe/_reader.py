@@ -297,8 +297,8 @@ class TensorPipeReader:
                 self._operations.forget(descriptor)
                 process, pid = self._expected_processes.pop(descriptor)
                 process.close()
+                self._missing.append(pid)  # first, since `_accept` may raise
                 self._accept()  # it may have connected before it ended
-                self._missing.append(pid)
             elif descriptor in self._connections and self._connections[descriptor] not in self._ready:
                 self._ready.append(self._connections[descriptor])
 
