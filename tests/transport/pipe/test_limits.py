@@ -1,6 +1,7 @@
 """Exhausted limits and wrong addresses: an error says so, and nothing is left or disturbed."""
 
 import contextlib
+import gc
 import os
 import resource
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Generator
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError, UsageError
@@ -89,6 +91,41 @@ def test_the_death_of_a_reader_raises_though_its_memory_was_taken_back(tmp_path:
             assert is_element(reader.receive(timeout_seconds=PATIENCE_SECONDS), 2)
         counters = arena.counters
         assert counters.leased == counters.returned
+
+
+def test_the_death_of_a_reader_ends_another_writers_wait_for_its_memory(tmp_path: Path) -> None:
+    """A writer that waits for memory of a shared arena notices the end of each process that keeps some."""
+    address, ready, kept = free_path(tmp_path), get_context("fork").Event(), get_context("fork").Event()
+    element = np.ones(900_000, np.uint8)
+    with Arena(max_bytes=1_000_000) as arena, running("fork", receive_and_keep, address, 1, ready, kept) as process:
+        assert ready.wait(PATIENCE_SECONDS)
+        with TensorPipeReader() as reader, TensorPipeWriter(reader.address, arena=arena) as writer:
+            other = TensorPipeWriter(address, arena=arena)
+            other.send(element)
+            assert kept.wait(PATIENCE_SECONDS)
+            waiting = threading.Thread(target=writer.send, args=(element,), kwargs={"timeout_seconds": 20})
+            waiting.start()
+            while not writer.counters.waits:
+                threading.Event().wait(0.001)
+            process.kill()
+            assert (reader.receive(timeout_seconds=PATIENCE_SECONDS) == element).all()
+            waiting.join()
+            with pytest.raises(PeerError):
+                other.close()
+
+
+def test_a_cycle_that_keeps_memory_of_a_shared_arena_is_collected() -> None:
+    """Even if Python's collector doesn't run, a writer that waits for memory gets it."""
+    with Arena(max_bytes=1_000_000) as arena, TensorPipeReader() as reader:
+        gc.disable()
+        try:
+            cycle: list[object] = [arena.empty((900_000,), np.uint8)]
+            cycle.append(cycle)
+            del cycle
+            with TensorPipeWriter(reader.address, arena=arena) as writer:
+                writer.send(np.ones(900_000, np.uint8), timeout_seconds=PATIENCE_SECONDS)
+        finally:
+            gc.enable()
 
 
 def test_closing_the_arena_first_is_no_leak() -> None:

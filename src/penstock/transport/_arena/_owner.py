@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._memory import Lease, Region, array_over
-from penstock._os import Bell, Waiter, has_ended
+from penstock._os import Bell, Waiter
 from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena._region_pool import RegionPool
 from penstock.transport._arena._table import (
@@ -174,8 +174,8 @@ class Arena:
     ) -> NDArray[ScalarT]:
         """Return an array in the arena's memory, with arbitrary contents; wait for room.
 
-        The memory returns when the array's last view is dropped. While this waits, `want` publishes the size. It waits
-        for returns, not for the ends of processes: another thread must call `reclaim` or `release_participant`.
+        The memory returns when the array's last view is dropped, or the process that has it ends. While this waits,
+        `want` publishes the size.
 
         Args:
             shape: the array's shape.
@@ -358,6 +358,11 @@ class Arena:
                     bell.ring()
 
     @property
+    def ends_descriptor(self) -> int:
+        """The descriptor that is readable if the process of a participant has ended since the last `reclaim`."""
+        return self._open().participants.ends_descriptor
+
+    @property
     def table_descriptor(self) -> int:
         """The descriptor of the table, for participants."""
         return self._open().table.descriptor
@@ -437,6 +442,7 @@ def _wait_for_room(arena: Arena, table: ArenaTable, size_bytes: int, timeout_sec
         with select.epoll() as either:
             either.register(arena.fileno(), select.EPOLLIN)
             either.register(bell.fileno(), select.EPOLLIN)
+            either.register(arena.ends_descriptor, select.EPOLLIN)
             while True:
                 bell.clear()
                 arena.clear_bell(bell)
@@ -483,6 +489,7 @@ class Participants:
 
     def __init__(self, table: ArenaTable) -> None:
         self._table = table
+        self._ends = select.epoll()
         self._invited: set[int] = set()
         self._processes: dict[int, io.FileIO] = {}
         self._ended: set[int] = set()
@@ -503,7 +510,9 @@ class Participants:
             )
         participant = min(free)
         if process_descriptor >= 0:
-            self._processes[participant] = io.FileIO(os.dup(process_descriptor))
+            process = io.FileIO(os.dup(process_descriptor))
+            self._ends.register(process.fileno(), select.EPOLLIN)
+            self._processes[participant] = process
         self._invited.add(participant)
         self._table.welcome(participant)
         return participant
@@ -522,7 +531,7 @@ class Participants:
         self._ended.discard(participant)
         self._leaving.pop(participant, None)
         if participant in self._processes:
-            self._processes.pop(participant).close()
+            self._forget_process(participant)
         return self._table.release(participant)
 
     def dismiss(self, participant: int, acknowledgements: int) -> None:
@@ -541,11 +550,14 @@ class Participants:
         Returns:
             The number of those holds.
         """
-        ended = [participant for participant, process in self._processes.items() if has_ended(process)]
+        # A hold may have been added after the last call. A release rings the bell, and wakes all that wait.
+        holding = {each for each in self._ended if self._table.leased(each) != self._table.returned(each)}
+        descriptors = {descriptor for descriptor, _ in self._ends.poll(0)}
+        ended = {each for each, process in self._processes.items() if process.fileno() in descriptors}
         for participant in ended:
-            self._processes.pop(participant).close()
-        self._ended.update(ended)
-        holds = sum(map(self._table.release, self._ended))
+            self._forget_process(participant)
+        self._ended |= ended
+        holds = sum(map(self._table.release, ended | holding))
         self._release_finished()
         return holds
 
@@ -565,6 +577,17 @@ class Participants:
         for process in self._processes.values():
             process.close()
         self._processes = {}
+        self._ends.close()
+
+    @property
+    def ends_descriptor(self) -> int:
+        """As `Arena.ends_descriptor`."""
+        return self._ends.fileno()
+
+    def _forget_process(self, participant: int) -> None:
+        process = self._processes.pop(participant)
+        self._ends.unregister(process.fileno())  # its closing alone doesn't: other descriptors of the process are open
+        process.close()
 
     def _release_finished(self) -> None:
         for participant, acknowledgements in list(self._leaving.items()):

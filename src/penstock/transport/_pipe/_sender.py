@@ -123,9 +123,10 @@ class Sender:
             raise
         try:
             self.operations: Operations = Operations("this TensorPipeWriter", self._dispose)
-            for descriptor in (self._outbox.descriptor, arena.fileno(), self._bell.fileno(), process):
-                if descriptor >= 0:
-                    self.operations.watch(descriptor)
+            for descriptor in (self._outbox.descriptor, self._bell.fileno(), arena.fileno(), arena.ends_descriptor):
+                self.operations.watch(descriptor)
+            if process >= 0:
+                self.operations.watch(process)
             arena.listen(self._bell)
             self._send_hello()
         except BaseException:
@@ -291,6 +292,7 @@ class Sender:
             yield from self._pause(flushed=self._outbox.flush())
 
     def _clear_bells(self) -> None:
+        self.arena.reclaim()  # first, since it rings
         self._bell.clear()
         self.arena.clear_bell(self._bell)
 
@@ -314,6 +316,7 @@ class Sender:
         if taken is not None:
             return taken
         self._waits += 1
+        may_collect = True
         try:
             while True:
                 self._clear_bells()
@@ -324,16 +327,23 @@ class Sender:
                 taken = take()
                 if taken is not None:
                     return taken
-                self._check_memory_holders(Starved(size_bytes, returned))
+                may_collect = self._check_memory_holders(Starved(size_bytes, returned), may_collect=may_collect)
                 yield from self._pause(flushed=self._outbox.flush())
         finally:
             self.arena.want(0)
 
-    def _check_memory_holders(self, starved: Starved) -> None:
+    def _check_memory_holders(self, starved: Starved, *, may_collect: bool) -> bool:
         """Raise if only this process keeps the memory; notify the reader if only this process and the reader do.
 
+        Args:
+            starved: the notice.
+            may_collect: whether this wait may still drop arrays that only a reference cycle keeps.
+
+        Returns:
+            Whether it still may.
+
         Raises:
-            UsageError: only this process does.
+            UsageError: only this process keeps the memory, and no other writer can use it.
         """
         counters = self.arena.counters
         num_tickets = len(self._device_slots)
@@ -341,17 +351,19 @@ class Sender:
         here = self.arena.held_by(0) - num_tickets
         there = self.arena.held_by(self._participant)
         if held > here + there:
-            return  # other readers keep memory, too, and may drop it
+            return may_collect  # other readers keep memory, too, and may drop it
         if there:
             self._outbox.post(pack_starved(starved))
-        elif here and self._owns_arena:
-            gc.collect()  # drops arrays that only a reference cycle keeps
-            if self.arena.held_by(0) - num_tickets == here:
+        elif here and may_collect:
+            gc.collect()
+            if self._owns_arena and self.arena.held_by(0) - num_tickets == here:
                 raise UsageError(
                     f"{here} elements that are still referenced in this process use all of "
                     f"max_bytes={self.arena.max_bytes}, and {starved.needed_bytes} bytes more are needed. Drop the "
                     "elements of empty() once they are sent, or raise max_bytes."
                 )
+            return self._owns_arena  # other threads may wait on a shared arena, too, and each return wakes them all
+        return may_collect
 
     def _flushed(self) -> Steps[None]:
         while not self._outbox.flush():
