@@ -102,7 +102,7 @@ class PipelineBuilder(Generic[InT, OutT]):
             name: the stage's name. Default None: the op's own name.
             output_order: "completion", the default, or "input".
             max_failures: how many items the op may fail on, as for `Pipe`. Default None: the limit given to `build`.
-            repeatable: whether the op may be called again with an item whose process died. Default False.
+            repeatable: whether the op may be called again with items whose process died, as for `Pipe`. Default False.
             max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
             max_bytes: how many bytes may wait before the stage, at least 1. Default None: no limit in bytes.
             skip_none: whether results that are None are skipped, as SKIP is. Default False.

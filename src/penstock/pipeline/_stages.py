@@ -116,8 +116,9 @@ class Pipe(Generic[InT, OutT]):
         max_failures: how many items may be dropped because the op failed on them; the next failure ends the pipeline.
             -1 means any number. A `Fraction` is a share of the items seen, checked from the 100th on and at the end.
             Default None: the limit of the whole pipeline.
-        repeatable: whether the op may be called again with an item whose process died. The values of a generator,
-            which must then be the same, are skipped as far as they were already passed on. Default False.
+        repeatable: whether the op may be called again with an item whose process died in it, or had not sent its
+            result. The values of a generator, which must then be the same, are skipped as far as they were already
+            passed on. Default False.
         max_items: how many items may wait before the stage, at least 1. Default None: the engine's choice.
         max_bytes: how many bytes may wait before the stage, at least 1. Default None: no limit in bytes.
         skip_none: whether results that are None are skipped, as SKIP is. Default False.

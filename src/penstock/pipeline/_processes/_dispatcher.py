@@ -62,9 +62,10 @@ class ProcessExecutor:
     A value: the processes start and end with the pipeline. Stages that are given the same executor share them. `op`,
     items and results are pickled. An `op` is sent once to each process, and keeps its state there.
 
-    A process that dies is replaced; the item that it worked on is a failure with a WorkerError, or is tried again on a
-    stage with `repeatable=True`. A result that can't be pickled is a failure of its item. Results travel together, so
-    one that is pickled and can't be rebuilt here ends the pipeline, whatever `max_failures` is.
+    A process that dies is replaced. Failures with a WorkerError are then the item that it worked on, and, since results
+    travel together, the items that it had finished and whose results it hadn't sent; on a stage with `repeatable=True`
+    all of them are tried again. A result that can't be pickled is a failure of its item. One that is pickled and can't
+    be rebuilt here ends the pipeline, whatever `max_failures` is.
 
     Before the initializer, each process seeds its global generators of `random`, NumPy and torch: from one number that
     the pipeline draws from each of this process's generators when it starts, and from the process's number. So
