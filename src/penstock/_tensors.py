@@ -69,7 +69,9 @@ def obstacle(tensor: "torch.Tensor") -> str:
         return f"is a {type(tensor).__qualname__}; convert it with .as_subclass(torch.Tensor)"
     if tensor.is_quantized:
         return "is a quantized tensor; convert it with .dequantize()"
-    if tensor.is_nested or tensor.layout is not torch.strided:
+    if tensor.is_nested:
+        return "is a nested tensor; send its parts, tensor.unbind()"
+    if tensor.layout is not torch.strided:
         return f"is a tensor of layout {tensor.layout}; convert it with .to_dense() or send its parts"
     if tensor.device.type not in {"cpu", "cuda"}:
         return f"is a tensor on the device {str(tensor.device)!r}; convert it with .cpu()"
@@ -103,6 +105,8 @@ def tensor_bytes(tensor: "torch.Tensor") -> NDArray[np.uint8]:
     torch = torch_module()
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
+    if tensor.element_size() == 1:
+        tensor = tensor.view(torch.uint8)  # torch can't copy all types of one byte
     # A tensor of one item is contiguous with any stride, and has only a view as bytes with a stride of 1.
     flat = tensor.resolve_conj().resolve_neg().contiguous().as_strided((tensor.numel(),), (1,))
     viewed: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
@@ -150,10 +154,13 @@ def strided_tensor_over(
     """
     torch = torch_module()
     dtype, item_bytes = getattr(torch, name), ITEM_BYTES[name]
+    stored = torch.uint8 if item_bytes == 1 else dtype  # torch can't copy all types of one byte
     is_copied = private and (memory.readonly or math.prod(shape) * item_bytes > memory.nbytes)
-    whole = torch.frombuffer(bytearray(memory) if is_copied else memory, dtype=dtype, count=memory.nbytes // item_bytes)
+    whole = torch.frombuffer(
+        bytearray(memory) if is_copied else memory, dtype=stored, count=memory.nbytes // item_bytes
+    )
     tensor = whole.as_strided(shape, strides)
-    return tensor.clone(memory_format=torch.contiguous_format) if private and not is_copied else tensor
+    return (tensor.clone(memory_format=torch.contiguous_format) if private and not is_copied else tensor).view(dtype)
 
 
 @cache

@@ -7,6 +7,7 @@ import resource
 import select
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,21 @@ def test_a_lack_of_descriptors_raises() -> None:
         with pytest.raises(OSError, match=r"\d+ bytes of shared memory need one descriptor"):
             arena.lease_nowait(1 << 70)
         assert lease_of(arena, PAGE).slot != first.slot
+
+
+def test_a_lack_of_address_space_raises() -> None:
+    """The error names the limit to raise, and doesn't blame the version of the other process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with Arena() as arena:
+        used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+        resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (8 << 20), hard))
+        try:
+            with pytest.raises(OSError, match=r"an arena needs .* address space.*ulimit -v"):
+                Arena()
+            with pytest.raises(OSError, match=r"a writer's arena needs .* address space.*ulimit -v"):
+                AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def test_a_limit_need_not_be_whole_pages() -> None:

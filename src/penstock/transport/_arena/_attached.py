@@ -11,7 +11,7 @@ Any thread may call any method.
 
 from penstock._memory import ALIGNMENT, Lease, Region, open_region
 from penstock.errors import ClosedError, MessageError, UsageError
-from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, SlotPlace, join_table
+from penstock.transport._arena._table import MAX_PARTICIPANTS, ArenaParticipant, ArenaTable, SlotPlace
 from penstock.transport._arena._table import open_table as _open_table
 
 
@@ -25,6 +25,7 @@ class AttachedArena:
 
     Raises:
         MessageError: the descriptors are not those of an arena of this version, or no participant has that number.
+        OSError: no address space is left.
 
     Example:
         Both ends are in one process here. Between two processes, send descriptors and places over a Unix socket.
@@ -53,9 +54,9 @@ class AttachedArena:
     def __init__(self, table_descriptor: int, bell_descriptor: int, participant: int) -> None:
         if not 1 <= participant <= MAX_PARTICIPANTS:
             raise MessageError(f"a participant's number must be in 1 … {MAX_PARTICIPANTS}; got {participant!r}")
-        table = _open_table(table_descriptor, bell_descriptor)
+        joined = _open_table(table_descriptor, bell_descriptor, participant)
         self._number = participant
-        self._joined: tuple[ArenaTable, ArenaParticipant] | None = (table, join_table(table, participant))
+        self._joined: tuple[ArenaTable, ArenaParticipant] | None = joined
         self._regions: dict[int, Region] = {}
         self._warm_bytes: dict[int, int] = {}  # of each slot: how many bytes, from its start, have mapped pages
 

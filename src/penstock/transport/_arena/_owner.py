@@ -41,7 +41,6 @@ from penstock.transport._arena._table import (
     Located,
     SlotPlace,
     create_table,
-    join_table,
 )
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -91,8 +90,7 @@ class Arena:
             raise UsageError(f"max_bytes must be positive, or None for no limit; got {max_bytes!r}")
         if not (math.isfinite(headroom) and headroom >= 0):
             raise UsageError(f"headroom must be a share of 0 or more, such as 0.25; got {headroom!r}")
-        table = create_table()
-        participant = join_table(table, 0)
+        table, participant = create_table()
         pool = RegionPool(table, participant, max_bytes=max_bytes, headroom=headroom)
         self._opened: _OpenArena | None = _OpenArena(table, participant, pool, Participants(table))
         self._last_counters = ArenaCounters(0, 0, 0, 0, 0, 0, 0)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from penstock._native import ArenaParticipant as ArenaParticipant
 from penstock._native import ArenaTable as ArenaTable
-from penstock._native import arena_participant as join_table
+from penstock._native import arena_participant as _arena_participant
 from penstock._native import arena_table as _arena_table
 from penstock._native import open_arena_table as _open_arena_table
 from penstock.errors import MessageError
@@ -26,7 +26,6 @@ __all__ = [
     "Located",
     "SlotPlace",
     "create_table",
-    "join_table",
     "open_table",
 ]
 
@@ -104,27 +103,38 @@ class ArenaCounters:
     discarded_bytes: int
 
 
-def create_table() -> ArenaTable:
-    """Return a new table, which this process owns.
+def create_table() -> tuple[ArenaTable, ArenaParticipant]:
+    """Return a new table, which this process owns, and the process's part in it.
 
     Raises:
-        OSError: no descriptor or no memory is left.
+        OSError: no descriptor, memory or address space is left.
     """
     try:
-        return _arena_table(MAX_SLOTS)
-    except OSError as error:
-        raise OSError(f"an arena needs two descriptors and some shared memory: {error}") from error
+        table = _arena_table(MAX_SLOTS)
+        return table, _arena_participant(table, 0)
+    except (OSError, MemoryError) as error:
+        raise OSError(
+            f"an arena needs two descriptors and 34 MB of address space for shared memory: {error}; raise the limits "
+            "(ulimit -n, ulimit -v)"
+        ) from error
 
 
-def open_table(table_descriptor: int, bell_descriptor: int) -> ArenaTable:
-    """Return the mapped table of another process; the descriptors are copied.
+def open_table(table_descriptor: int, bell_descriptor: int, participant: int) -> tuple[ArenaTable, ArenaParticipant]:
+    """Return the mapped table of another process, and this process's part in it; the descriptors are copied.
 
     Raises:
         MessageError: the memory holds no table of this version.
+        OSError: no address space is left to map it.
     """
     try:
-        return _open_arena_table(table_descriptor, bell_descriptor)
-    except (ValueError, OSError, MemoryError) as error:
+        table = _open_arena_table(table_descriptor, bell_descriptor)
+        return table, _arena_participant(table, participant)
+    except MemoryError as error:
+        raise OSError(
+            "the table of a writer's arena needs 35 MB of address space, and this process has less left; raise the "
+            "limit (ulimit -v)"
+        ) from error
+    except (ValueError, OSError) as error:
         raise MessageError(
             f"the descriptors must be those of an arena's table and bell, made by this version of Penstock; {error}"
         ) from error
