@@ -46,9 +46,10 @@ def run_in_subprocess(
     """Make a pipeline that runs in one process of its own, so that this one only receives. Nothing starts yet.
 
     Large arrays and tensors arrive as views of shared memory, which is used again when they are dropped; copy what you
-    keep. The config is pickled at each start of the process. Before the initializer, each process seeds its global
-    generators of `random`, NumPy and torch, from numbers that this process draws from its own when it starts it. So
-    each process draws other numbers, and the same ones from run to run where the program seeds its generators.
+    keep. An array, list or dict that is in an item twice arrives as two. The config is pickled at each start of the
+    process. Before the initializer, each process seeds its global generators of `random`, NumPy and torch, from numbers
+    that this process draws from its own when it starts it. So each process draws other numbers, and the same ones from
+    run to run where the program seeds its generators.
 
     Args:
         config: the pipeline, from `PipelineBuilder.get_config`. Its source and ops are pickled, and may hold objects of
