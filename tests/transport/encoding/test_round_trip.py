@@ -2,6 +2,7 @@
 
 import pathlib
 from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,25 @@ def test_subclasses_of_containers_keep_their_types_by_pickle() -> None:
     assert (type(received), received["dtype"], received["missing"]) == (defaultdict, 1, 0)
     assert received["x"].base is not None
     assert received["x"].tolist() == list(range(100_000))
+
+
+@dataclass
+class Rectangle:
+    """A dataclass whose constructor sets an attribute beside the fields."""
+
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        self.area = self.width * self.height
+
+
+def test_an_attribute_beside_the_fields_arrives_by_pickle_or_by_the_constructor() -> None:
+    """A sender that may not pickle leaves it to the constructor, also if the reader may unpickle."""
+    changed = Rectangle(2, 3)
+    changed.area = 7
+    assert crossed(changed, allow_pickle=True).area == 7
+    assert Ends(receiver_allows=True).cross(changed).area == 6
 
 
 def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:

@@ -4,8 +4,8 @@ The containers are those of `penstock._tree` (dicts, lists, tuples, named tuples
 which have functions of their own. Keys of dicts are distinguished by type, so `{1: …}` and `{True: …}` are two
 structures. With pickle, an instance of a subclass of dict, list or tuple is pickled whole, so that it keeps its type;
 without, it is sent as a plain dict, list or tuple. A named tuple or a dataclass that holds more than its fields is
-pickled whole, too; any other gets its fields back, and no constructor is called. Without pickle the constructor is
-called, since a type may check there what other processes send; and other attributes aren't sent.
+pickled whole, too; any other gets its fields back, and no constructor is called. Unless both sides allow pickle, the
+constructor is called: a type may check there what other processes send, and set what is sent only by pickle.
 
 A type is sent by its name. The receiver builds it if the type is registered there. Otherwise, and only if pickle is
 allowed, the receiver imports the type, and checks it against the description.
@@ -288,7 +288,7 @@ def _maker(tree: Container, *, allow_pickle: bool) -> Callable[[list[object]], o
     if _fields(kind) != tree.keys:
         raise MessageError(f"{_dotted(tree)} has the fields {_fields(kind)} here; the message has {tree.keys}")
     names = [str(key) for key in tree.keys]
-    if allow_pickle:  # the sender is trusted, and takes apart only what is the same without a call of the constructor
+    if allow_pickle and tree.form == "fields alone":
         return partial(of_fields, kind, names)
     if tuple in kind.__mro__:
         return cast("Callable[[list[object]], object]", kind._make)

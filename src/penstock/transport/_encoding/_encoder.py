@@ -185,7 +185,8 @@ class Encoder:
         return Encoded(head, description, end, tuple(parts.places), leaves, parts.arrays, cached.starts, blobs)
 
     def _cache(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Cached:
-        layout = parse_description(pack_description(*key))  # as the receiver computes it
+        described = pack_description(*key, keeps_types=self._allow_pickle)
+        layout = parse_description(described)  # as the receiver computes it
         self._layouts += 1
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
         head_start = START.pack(FORM, layout.id)

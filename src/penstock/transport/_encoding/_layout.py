@@ -39,7 +39,8 @@ _MAX_BYTES: Final = 1 << 62
 _MAX_DIMENSIONS: Final = 64
 _NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}  # the characters in the head's struct
 _SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
-_NUM_ENTRIES: Final = {"dict": 3, "list": 2, "tuple": 2, "fields": 5, "registered": 5}  # of a container, by its form
+_NUM_ENTRIES: Final = {"dict": 3, "list": 2, "tuple": 2, "fields": 5, "fields alone": 5, "registered": 5}
+"""How many entries a container has in a description, by its form."""
 
 Node: TypeAlias = "tuple[type, str | tuple[str, ...], tuple[Node, ...]] | None"
 """The structure of an element without its leaves, hashable: the type, its keys and its children; None for a leaf.
@@ -126,7 +127,8 @@ class Container:
     """A container in a description; types are named, since the reader may not have them.
 
     Attributes:
-        form: dict, list, tuple, fields (a named tuple or dataclass) or registered.
+        form: dict, list, tuple, fields (a named tuple or dataclass), fields alone (one that holds nothing else, from a
+            sender that may pickle) or registered.
         name: module and qualified name of the type; empty for the first three forms.
         keys: a dict's keys, or the names of fields; for a registered container one entry, its metadata.
         children: None for a leaf.
@@ -161,9 +163,10 @@ class Layout:
     num_places: int
 
 
-def pack_description(node: Node, keys: Sequence[LeafKey]) -> bytes:
-    """Return the description of an element."""
-    whole = {"penstock": _VERSION, "tree": _tree_value(node), "leaves": keys}
+def pack_description(node: Node, keys: Sequence[LeafKey], *, keeps_types: bool = False) -> bytes:
+    """Return the description of an element that was taken apart with this `keeps_types`."""
+    form = "fields alone" if keeps_types else "fields"
+    whole = {"penstock": _VERSION, "tree": _tree_value(node, form), "leaves": keys}
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
@@ -340,18 +343,18 @@ def _nbytes(shape: tuple[int, ...], item_bytes: int) -> int:
     return math.prod(shape) * item_bytes
 
 
-def _tree_value(node: Node) -> object:
+def _tree_value(node: Node, form: str) -> object:
     if node is None:
         return None
     kind, keys, children = node
-    inner = [_tree_value(child) for child in children]
+    inner = [_tree_value(child, form) for child in children]
     if kind is dict:
         names: object = list(keys) if isinstance(keys, tuple) else json.loads(keys)[1]
         return ["dict", names, inner]
     if kind in {list, tuple}:
         return [kind.__name__, inner]
     if isinstance(keys, tuple):
-        return ["fields", kind.__module__, kind.__qualname__, list(keys), inner]
+        return [form, kind.__module__, kind.__qualname__, list(keys), inner]
     return ["registered", kind.__module__, kind.__qualname__, json.loads(keys), inner]
 
 
@@ -361,7 +364,7 @@ def _tree(value: object, depth: int) -> Container | None:
     if depth >= MAX_DEPTH or not _is_list(value):
         raise ValueError(f"a container must be a list, nested at most {MAX_DEPTH} deep")
     container = _container(value, depth)
-    if container.form in {"dict", "fields"} and len(container.keys) != len(container.children):
+    if container.form in {"dict", "fields", "fields alone"} and len(container.keys) != len(container.children):
         raise ValueError("a container must have as many keys as children")
     if len(set(container.keys)) != len(container.keys):
         raise ValueError("a container must have each key once")
@@ -380,7 +383,7 @@ def _container(value: list[Any], depth: int) -> Container:
     module, name, keys = value[1:4]
     if not isinstance(module, str) or not isinstance(name, str):
         raise TypeError("a type must be named by its module and name")
-    return Container(form, (module, name), _values(keys if form == "fields" else [keys]), children)
+    return Container(form, (module, name), _values([keys] if form == "registered" else keys), children)
 
 
 def _trees(values: object, depth: int) -> tuple[Container | None, ...]:
