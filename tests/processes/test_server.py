@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -223,6 +224,58 @@ def test_the_server_is_killed() -> None:
         orphan.kill()
         assert orphan.wait_for_end(SECONDS)
         assert "exit code unknown" in str(orphan.death())
+
+
+HASHES = """
+import importlib, os, signal
+import psutil
+from tests.processes import functions
+from tests.processes.helping import SECONDS, received, started, supervised, watched
+
+def found(**options):
+    with started(functions.report_hash, **options) as child:
+        return received(child)
+
+def found_later():
+    importlib.reload(functions)
+    with supervised(functions.report_hash) as supervisor:
+        print(*received(child := supervisor.start("process", ())))
+        server = psutil.Process(child.pid).ppid()
+    with watched(server) as wait:
+        os.kill(server, signal.SIGKILL)
+        assert wait(SECONDS)
+    print(*found())
+    print(*found(start_method="spawn"))
+
+if __name__ == "__main__":
+    print(hash("a text"))
+    print(*found())
+    if not os.environ["PYTHONHASHSEED"]:
+        found_later()
+"""
+
+
+def test_texts_have_one_hash_in_all_processes(tmp_path: Path) -> None:
+    """Processes of every server and spawned ones hash as with the seed 0, or as a program whose user set the seed.
+
+    Programs that they start see the variable as the user has set it.
+    """
+
+    def lines_of(seed: str, *command: str) -> list[str]:
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        run = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, check=True, timeout=SECONDS
+        )
+        return run.stdout.splitlines()
+
+    script = tmp_path / "script.py"
+    script.write_text(HASHES)
+    own, *found = lines_of("", str(script))
+    assert found == [*lines_of("0", "-c", "print(hash('a text'), '')")] * 4
+    assert not found[0].startswith(own)
+    own, *found = lines_of("7", str(script))
+    assert found == [f"{own} 7"]
 
 
 def test_a_spare_takes_the_place_of_one_that_died() -> None:

@@ -6,8 +6,15 @@ Guarantees:
   - When the parent has ended, however it did, the process ends at once, in the middle of a call that keeps Python's
     lock, too: a native thread watches.
   - The global random generators are seeded, in each process differently.
+  - Texts have the same hashes in all of the program's processes.
   - Freed memory is kept for the next allocations.
   - The code that runs in the process may start processes of its own.
+
+Hashes. Each Python that starts draws a seed for the hashes of texts and bytes, and these hashes decide the order of a
+set. So `hash(name) % 10`, or a position in `list(names)` of a set, would be another number in each process that is
+spawned, in a fork server that is started again, and in the next run. Only the environment variable of `HASH_SEED` sets
+the seed, before Python starts. Processes are started with it, and then get the program's variables, so that programs
+that they start see no other environment. The program's own seed can't be known, unless its user has set the variable.
 
 Memory. The C library returns memory at the end of its heap to the system as soon as a little of it is free: twice the
 size of the largest block that it has seen. A decoder of images allocates and frees a few such blocks again and again.
@@ -49,6 +56,13 @@ _THREAD_VARIABLES: Final = (
     "NUMEXPR_NUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
+
+HASH_VARIABLE: Final = "PYTHONHASHSEED"
+# Read at the import, before the program's variables arrive in a process that this program starts; then its own
+# processes get the same seed. A program that sets the variable later doesn't change its hashes.
+_hash_seed = os.environ.get(HASH_VARIABLE, "")
+HASH_SEED: Final = "0" if _hash_seed in {"", "random"} else _hash_seed
+"""The seed of the hashes in all processes; that of the program if its user has set one."""
 
 _watching: Final[set[int]] = set()  # pids, since a fork of this process has another one
 

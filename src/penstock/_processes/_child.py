@@ -4,26 +4,28 @@ A pidfd is a file descriptor of a process (Linux only). It becomes readable when
 sent through it never reaches another process that got the same pid.
 """
 
+import io
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import connection
+from multiprocessing import connection, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from multiprocessing import process as process_module
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock._os import watch_process
-from penstock._processes._begin import interrupts_blocked, limit_threads, thread_variables
-from penstock._processes._fork_client import ForkedProcess, Spare, can_fork, servers
+from penstock._processes._begin import HASH_VARIABLE, interrupts_blocked, limit_threads, thread_variables
+from penstock._processes._fork_client import ForkedProcess, Spare, can_fork, servers, spawn_python, spawning
 from penstock._processes._main_module import check_guard
 from penstock._processes._patience import EXIT_CODE_SECONDS
 from penstock.errors import UsageError, WorkerError
 
 if TYPE_CHECKING:
-    import io
     from multiprocessing.connection import Connection
 
 StartMethod: TypeAlias = Literal["spawn", "forkserver"]
@@ -180,6 +182,51 @@ def _run(
     target(pipe, *arguments)
 
 
+def _run_spawned(hash_variable: str | None, run: Callable[..., None], *arguments: object) -> None:
+    """Run a function in a process that was started with a variable of its own, which becomes the program's."""
+    os.environ.pop(HASH_VARIABLE, None)
+    if hash_variable is not None:
+        os.environ[HASH_VARIABLE] = hash_variable
+    run(*arguments)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class _SeededPopen(popen_spawn_posix.Popen):
+    """Starts a process as `multiprocessing` does, with the seed of the hashes.
+
+    A change of the program's own environment, even for a moment, could be seen by its other threads.
+    """
+
+    _fds: list[int]
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        tracker = resource_tracker.getfd() or 0
+        with io.BytesIO() as file:
+            with spawning(self):
+                reduction.dump(spawn.get_preparation_data(process_obj.name), file)
+                reduction.dump(process_obj, file)
+            given = file.getvalue()
+        self.sentinel, child_write = os.pipe()
+        child_read, write = os.pipe()
+        self.finalizer = util.Finalize(self, _close, [self.sentinel, write])
+        try:
+            command = spawn.get_command_line(tracker_fd=tracker, pipe_handle=child_read)
+            self.pid = spawn_python(command, [*self._fds, tracker, child_read, child_write])
+        finally:
+            os.close(child_read)
+            os.close(child_write)
+        with open(write, "wb", closefd=False) as pipe:
+            pipe.write(given)
+
+
+class _SeededProcess(SpawnProcess):
+    _Popen: Any = _SeededPopen
+
+
 class _SpawnedProcess:
     """Owns a process that `multiprocessing` spawns; has the methods of `ForkedProcess`."""
 
@@ -193,8 +240,8 @@ class _SpawnedProcess:
                 "only on Linux) start them"
             )
         # A daemon, so that a forgotten process never keeps Python from ending.
-        context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=target, args=arguments, name=name, daemon=True)
+        given = (os.environ.get(HASH_VARIABLE), target, *arguments)
+        self._process = _SeededProcess(target=_run_spawned, args=given, name=name, daemon=True)
         with interrupts_blocked():
             self._process.start()
         self.pid: int = self._process.pid or 0

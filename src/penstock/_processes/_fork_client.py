@@ -17,17 +17,18 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection, reduction, resource_tracker, spawn, util
 from types import ModuleType
 from typing import Any, Final, NotRequired, TypedDict
 
 from penstock._os import uninterrupted, watch_process
-from penstock._processes._begin import interrupts_blocked, thread_variables
+from penstock._processes._begin import HASH_SEED, HASH_VARIABLE, interrupts_blocked, thread_variables
 from penstock._processes._fork_preparation import current_path, modules_of, preparation
 from penstock._processes._fork_server import (
     IMPORT,
@@ -100,9 +101,8 @@ class Server:
                 "pending": [],
             }
             flags: Any = vars(util)["_args_from_interpreter_flags"]
-            executable = os.fsencode(spawn.get_executable())
-            command = [executable, *map(os.fsencode, (*flags(), "-c", _PROGRAM, json.dumps(begun)))]
-            self.pid: int = util.spawnv_passfds(executable, command, [control, program, tracker])
+            command = [spawn.get_executable(), *flags(), "-c", _PROGRAM, json.dumps(begun)]
+            self.pid = spawn_python(command, [control, program, tracker])
         self._watched: Final = os.pidfd_open(self.pid)
         self._modules = _loaded()
 
@@ -153,6 +153,18 @@ class Server:
     def leave(self) -> None:
         """Keep the descriptors open as long as this process runs, even if this object is dropped."""
         self._control.detach()
+
+
+def spawn_python(command: Sequence[str | bytes], descriptors: Sequence[int]) -> int:
+    """Start a Python that inherits descriptors and the seed of the hashes.
+
+    Returns:
+        Its pid; the caller waits for its end.
+    """
+    environment = {**os.environ, HASH_VARIABLE: HASH_SEED}
+    started = subprocess.Popen(command, env=environment, pass_fds=descriptors, restore_signals=False)
+    started.returncode = 0  # so that no one else waits for it
+    return started.pid
 
 
 def _exit_code(how: int, status: int) -> int:
@@ -424,13 +436,20 @@ class _Parts:
     def dump(self, value: object) -> bytes:
         """Return a pickle for the process."""
         file = io.BytesIO()
-        spawning: Any = importlib.import_module("multiprocessing.context")
-        spawning.set_spawning_popen(self)
-        try:
+        with spawning(self):
             reduction.dump(value, file)
-        finally:
-            spawning.set_spawning_popen(None)
         return file.getvalue()
+
+
+@contextmanager
+def spawning(popen: object) -> Generator[None]:
+    """Have `multiprocessing` send descriptors through a `Popen`, while a process is pickled."""
+    context: Any = importlib.import_module("multiprocessing.context")
+    context.set_spawning_popen(popen)
+    try:
+        yield
+    finally:
+        context.set_spawning_popen(None)
 
 
 def _loaded() -> dict[str, object]:

@@ -43,7 +43,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final, NoReturn, TypedDict
 
 from penstock._caught import Caught
-from penstock._processes._begin import watch_parent
+from penstock._processes._begin import HASH_SEED, HASH_VARIABLE, watch_parent
 from penstock._processes._fork_preparation import Preparation, adopt, inheriting
 from penstock._processes._thread_starters import ThreadStarters, count_threads
 
@@ -375,7 +375,8 @@ class _Server:
         ]
         begun["message"], begun["pending"] = message.decode("latin-1"), self._pending
         _make_inheritable(_descriptors(begun), inheritable=True)
-        os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(begun)])
+        environment = {**os.environ, HASH_VARIABLE: HASH_SEED}  # `adopt` has replaced the server's own
+        os.execve(sys.executable, [*sys.orig_argv[:-1], json.dumps(begun)], environment)
 
 
 def _descriptors(begun: Begun) -> list[int]:
