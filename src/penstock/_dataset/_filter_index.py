@@ -157,9 +157,12 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
 
 def _path(index: "str | os.PathLike[str]") -> str:
     try:
-        return os.path.abspath(os.fsdecode(index))
+        path = os.path.realpath(os.fsdecode(index))  # the rename replaces the file of a link, not the link
     except TypeError:
         raise UsageError(f"index must be the path of a file; got index={index!r}") from None
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # opening it may wait for ever
+        raise UsageError(f"index={path!r} is a device, pipe or socket, and is not replaced. Name another file.")
+    return path
 
 
 def _need_lasting_elements(node: Node) -> None:

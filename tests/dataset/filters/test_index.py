@@ -192,6 +192,31 @@ def test_a_foreign_file_is_not_overwritten(path: Path, content: bytes) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_pipe_is_not_replaced(path: Path, *, is_linked: bool) -> None:
+    """What isn't a regular file, such as a device or a pipe, is an error at once, and stays."""
+    pipe = path.with_name("pipe")
+    os.mkfifo(pipe)
+    if is_linked:
+        path.symlink_to(pipe)
+    with pytest.raises(UsageError, match=r"pipe' is a device, pipe or socket.*Name another file"):
+        ps.range(5).filter(is_odd, index=path if is_linked else pipe)
+    assert pipe.is_fifo()
+    assert set(os.listdir(path.parent)) == {"pipe", path.name} if is_linked else {"pipe"}
+
+
+def test_a_link_stays_a_link(path: Path) -> None:
+    """The file that a symbolic link names is written, whether it exists or not; the link stays."""
+    path.symlink_to("target")
+    target = path.with_name("target")
+    for below in (ps.range(5), ps.range(6)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the second one replaces the first one's index
+            made = below.filter(is_odd, index=path)
+        assert path.is_symlink()
+        assert below.filter(is_odd, index=target) == made
+
+
 def never(number: int) -> bool:
     """Fail: the predicate must not be called."""
     raise AssertionError(number)
