@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from penstock._os import watch_process
 from penstock._processes._begin import HASH_VARIABLE, interrupts_blocked, limit_threads, thread_variables
 from penstock._processes._fork_client import ForkedProcess, Spare, can_fork, servers, spawn_python, spawning
-from penstock._processes._main_module import check_guard
+from penstock._processes._main_module import check_guard, main_path
 from penstock._processes._patience import EXIT_CODE_SECONDS
 from penstock.errors import UsageError, WorkerError
 
@@ -205,9 +205,12 @@ class _SeededPopen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         tracker = resource_tracker.getfd() or 0
+        prepared = spawn.get_preparation_data(process_obj.name)
+        if main_path() is None:
+            prepared.pop("init_main_from_path", None)
         with io.BytesIO() as file:
             with spawning(self):
-                reduction.dump(spawn.get_preparation_data(process_obj.name), file)
+                reduction.dump(prepared, file)
                 reduction.dump(process_obj, file)
             given = file.getvalue()
         self.sentinel, child_write = os.pipe()

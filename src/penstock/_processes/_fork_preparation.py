@@ -20,6 +20,7 @@ from multiprocessing import process, spawn
 from typing import Final, cast
 
 from penstock._frozen import frozen
+from penstock._processes._main_module import main_path
 from penstock.errors import UsageError
 
 _MAX_OPCODES: Final = 20_000  # of each pickle: functions are named early, and a list of a million names isn't searched
@@ -79,7 +80,7 @@ def preparation(
         given["dir"] = os.getcwd()
     if (method := cast("str | None", multiprocessing.get_start_method(allow_none=True))) is not None:
         given["start_method"] = method  # to ask otherwise would fix it
-    return Preparation(given, _main(original) if imports_main else {}, {**variables, **os.environ}, modules)
+    return Preparation(given, _main() if imports_main else {}, {**variables, **os.environ}, modules)
 
 
 def current_path() -> list[str]:
@@ -87,17 +88,12 @@ def current_path() -> list[str]:
     return [entry or getattr(process, "ORIGINAL_DIR", None) or "" for entry in sys.path]
 
 
-def _main(original: str | None) -> dict[str, object]:
-    main = sys.modules.get("__main__")
-    name: str | None = getattr(getattr(main, "__spec__", None), "name", None)
+def _main() -> dict[str, object]:
+    name: str | None = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None)
     if name is not None:
         return {"init_main_from_name": name}
-    path: str | None = getattr(main, "__file__", None)
-    if path is None:
-        return {}
-    found = os.path.normpath(os.path.join(original or "", path))
-    # A script that Python reads from a pipe has the name "<stdin>", and can't be read again.
-    return {"init_main_from_path": found} if os.path.exists(found) else {}
+    path = main_path()
+    return {} if path is None else {"init_main_from_path": path}
 
 
 def adopt(prepared: Preparation, *, with_main: bool) -> None:

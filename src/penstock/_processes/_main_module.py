@@ -48,8 +48,19 @@ def is_importable() -> bool:
     name = getattr(main.__spec__, "name", None)
     if name is not None:
         return name != "__main__" and not name.endswith(".__main__")
-    path = getattr(main, "__file__", None)
+    path = main_path()
     return path is not None and os.path.splitext(os.path.basename(path))[0] != "ipython"
+
+
+def main_path() -> str | None:
+    """Return the path of the main module; None if it has no file."""
+    path: str | None = getattr(_main(), "__file__", None)
+    if path is None:
+        return None
+    original: str | None = getattr(sys.modules.get("multiprocessing.process"), "ORIGINAL_DIR", None)
+    found = os.path.normpath(os.path.join(original or "", path))
+    # A script that Python reads from a pipe has the name "<stdin>", and can't be read again.
+    return found if os.path.exists(found) else None
 
 
 def is_guarded() -> bool:

@@ -167,6 +167,21 @@ def test_where_the_script_would_run_again_one_error_says_so_first(tmp_path: Path
     assert complaint.count("Traceback (most recent call last)") <= 3
 
 
+def test_a_script_from_a_pipe_spawns_processes() -> None:
+    """No process can import it, so none starts others, with a guard or without one."""
+    body = (
+        "from penstock.pipeline import PipelineBuilder, run_in_subprocess\n"
+        "limits = ps.Limits(start_method='spawn')\n"
+        "with ps.Loader(ps.range(4).map(decode).batch(4), isolated=True, limits=limits) as loader:\n"
+        "    print(list(loader)[0][:, 0].tolist())\n"
+        "if __name__ == '__main__':\n"
+        "    config = PipelineBuilder().add_source([3]).pipe(range).disaggregate().add_sink().get_config()\n"
+        "    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:\n"
+        "        print(list(pipeline))"
+    )
+    assert run(None, DEFINITIONS + body) == (0, "top\n[100, 101, 102, 103]\n[0, 1, 2]", "")
+
+
 def test_a_guarded_script_is_imported_by_its_workers(tmp_path: Path) -> None:
     """So its functions are pickled by name without cloudpickle."""
     body = (
