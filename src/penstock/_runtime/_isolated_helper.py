@@ -466,7 +466,16 @@ class _Helper:
         packed = b"" if all(each == NO_REPORT for each in reports) else pickle.dumps(tuple(reports))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
         message: Message = (run, int(kind), batches, packed, in_flight, None if bounds is None else np.array(bounds))
-        slots = self._run_steps(lambda: self._sender.sending(message))
+        try:
+            slots = self._run_steps(lambda: self._sender.sending(message))
+        except UsageError as error:
+            size, most = sum(map(_size_bytes, batches)), self._sender.arena.max_bytes
+            if most is None or size <= most:
+                raise
+            raise UsageError(
+                f"{size} bytes are more than the {most} that memory= allows outside of it. Raise memory=, or make "
+                "batches smaller"
+            ) from error
         self._memory.keep(slots, batches)
 
     def _run_steps(self, make_steps: Callable[[], Steps[ResultT]]) -> ResultT:

@@ -549,7 +549,8 @@ class JobQueue(Generic[AnyJob]):
                 return draining
             raise UsageError(
                 f"memory={self._memory} is too small: the next batches need {job.memory_bytes} bytes, and the batches "
-                f"that you still reference use {client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
+                f"that you still reference, such as the one in a loop's variable, use "
+                f"{client.region_pool.used_bytes}. Raise memory=, keep fewer batches, "
                 f"{self._remedy}."
             )
         while client.memory_provider is not None and client.memory_provider.await_return():

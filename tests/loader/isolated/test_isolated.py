@@ -143,6 +143,15 @@ def test_memory_is_bounded() -> None:
         assert [int(images[0, 0]) for images in batches] == [step * 20 % 251 for step in range(count, 20)]
 
 
+def test_memory_has_room_for_a_batch() -> None:
+    """The error has both sizes, and the argument to change."""
+    with (
+        isolated(ps.range(40).map(functions.large_row).batch(20), memory="1MB") as loader,
+        pytest.raises(UsageError, match=r"one of which \d{7} bytes are more than the 1000000 that memory= allows"),
+    ):
+        next(iter(loader))
+
+
 def test_close_kills_a_stuck_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`close` kills a helper that doesn't return from a function."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "entered"))
