@@ -2,6 +2,7 @@
 
 import itertools
 import random  # noqa: TID251 - the generator that no function should use
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -183,3 +184,37 @@ def test_errors_of_functions_are_raised() -> None:
     """`check` raises the error of a function unchanged."""
     with pytest.raises(ValueError, match="corrupt"):
         ps.range(20).map(fails).check()
+
+
+def labelled(number: int) -> dict[str, int]:
+    """Return a label by the order of a set."""
+    names = {f"class {each}" for each in range(50)}
+    return {"number": number, "label": list(names).index(f"class {number}")}
+
+
+def hashed(number: int) -> bool:
+    """Decide by the hash of a text."""
+    return hash(f"text {number}") % 2 == 0
+
+
+class Names(Squares):
+    """A source whose records come from a set."""
+
+    def __getitem__(self, key: int) -> int:
+        return labelled(key)["label"]
+
+
+BY_HASH: dict[str, tuple[ps.Dataset, str]] = {
+    "map": (ps.range(50).shuffle(seed=1).map(labelled).map(str), "step 'labelled' in"),
+    "filter": (ps.range(50).filter(hashed).map(double), "step 'hashed' in"),
+    "source": (ps.read(Names(50)).map(double), r"^read\(.*Names"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no fork server")
+@pytest.mark.parametrize("name", BY_HASH)
+def test_the_hashes_of_texts_are_found(name: str) -> None:
+    """They differ between the program and other processes, so the step and the usual reason are named."""
+    dataset, step = BY_HASH[name]
+    with pytest.raises(GraphError, match=rf"{step}.* returned another result in another process for .*PYTHONHASHSEED"):
+        dataset.check(50)

@@ -218,6 +218,9 @@ class Dataset(NotesErrors, Generic[T_co]):
     def check(self, count: int = 8) -> None:
         """Evaluate elements twice, and raise a GraphError that names a step whose results differ.
 
+        On Linux they are also evaluated in another process, if the dataset can be pickled and takes at most 256 MB. So
+        this finds results that depend on the order of a set, or on `hash()` of a text.
+
         Unless a stream is below it, the object of a `combine` is resumed after each of its first `4 * count` elements,
         and compared with one that was not. So this finds a `held` that leaves out elements.
 

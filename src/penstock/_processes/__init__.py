@@ -42,7 +42,13 @@ if TYPE_CHECKING:
         PIPELINE_SECONDS,
         RestartPolicy,
     )
-    from penstock._processes._seeding import GlobalSeeds, draw_seeds, observe_seeds, seed_pool_process
+    from penstock._processes._seeding import (
+        GlobalSeeds,
+        draw_seeds,
+        fixed_seeds,
+        observe_seeds,
+        seed_pool_process,
+    )
     from penstock._processes._supervisor import Starting, Supervisor
 else:
     __getattr__ = _lazy.from_modules(
@@ -65,6 +71,7 @@ else:
         check_start_method="penstock._processes._child",
         draw_seeds="penstock._processes._seeding",
         error_text="penstock._processes._exceptions",
+        fixed_seeds="penstock._processes._seeding",
         has_cloudpickle="penstock._processes._main_module",
         import_ahead="penstock._processes._child",
         importing="penstock._processes._fork_preparation",
@@ -105,6 +112,7 @@ __all__ = [
     "check_start_method",
     "draw_seeds",
     "error_text",
+    "fixed_seeds",
     "has_cloudpickle",
     "import_ahead",
     "importing",

@@ -12,9 +12,9 @@ Guarantees:
 
 Hashes. Each Python that starts draws a seed for the hashes of texts and bytes, and these hashes decide the order of a
 set. So `hash(name) % 10`, or a position in `list(names)` of a set, would be another number in each process that is
-spawned, in a fork server that is started again, and in the next run. Only the environment variable of `HASH_SEED` sets
-the seed, before Python starts. Processes are started with it, and then get the program's variables, so that programs
-that they start see no other environment. The program's own seed can't be known, unless its user has set the variable.
+spawned, in a fork server that is started again, and in the next run. Only an environment variable sets the seed, before
+Python starts. Processes are started with it, and then get the program's variables, so that programs that they start see
+no other environment. The program's own seed can't be known, unless its user has set the variable.
 
 Memory. The C library returns memory at the end of its heap to the system as soon as a little of it is free: twice the
 size of the largest block that it has seen. A decoder of images allocates and frees a few such blocks again and again.

@@ -95,6 +95,11 @@ def observe_seeds() -> GlobalSeeds:
     return _with_settings(python, numpy, loaded).child(next(_observed))
 
 
+def fixed_seeds() -> GlobalSeeds:
+    """Return seeds that are the same in every program, with this program's settings."""
+    return _with_settings(0, 0, 0)
+
+
 def seed_process(seeds: GlobalSeeds) -> None:
     """Seed this process's global generators, and take over the settings of the program."""
     _seeded.add(os.getpid())

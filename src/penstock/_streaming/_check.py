@@ -1,8 +1,13 @@
-"""The check that each step is a function of its input; it evaluates elements twice and compares."""
+"""The check that each step is a function of its input; it evaluates elements twice and compares.
+
+The results are also compared with those of another process. The hashes of texts and the order of a set are the same at
+each call in one process, and others in the next; pickle doesn't keep the order of a set, either. Only numbers, texts
+and arrays are compared there: other objects may be of classes that the process has defined again.
+"""
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -34,6 +39,7 @@ from penstock._graph import (
 )
 from penstock._streaming._fold import folding_of
 from penstock._streaming._in_order import in_order
+from penstock._streaming._other_process import result_elsewhere
 from penstock._streaming._policy import CHECKED_PER_FOLD
 from penstock._tree import flatten
 from penstock.errors import GraphError
@@ -45,6 +51,17 @@ _REMEDY = (
     "Batches would depend on the worker that computes them. If the step draws random numbers, use random_map, "
     "which derives its rng from the element's position; otherwise remove the state that the step keeps."
 )
+_ELSEWHERE = (
+    "Worker processes, and a run that is resumed, would have other elements. The usual reason is the order of a set, "
+    "or hash() of a text, which are others in each process. Use sorted(texts) and zlib.crc32(text.encode()). If only "
+    "hash() is the reason, it is enough to start the program with the environment variable PYTHONHASHSEED=0."
+)
+
+
+class _Result(NamedTuple):
+    step: Node
+    location: Location
+    value: Element
 
 
 def check_graph(node: Node, count: int) -> None:
@@ -59,46 +76,80 @@ def check_graph(node: Node, count: int) -> None:
         node: the dataset.
         count: the number of elements to check of each part, spread over the part and two epochs.
     """
-    _check_chain(node, [], count)
+    found: list[_Result] = []
+    _check_chain(node, [], count, found)
+    _check_elsewhere(node, count, found)
     for step in walk(node):
         if isinstance(step, Fold) and not any(isinstance(below, Stream) for below in walk(step)):
             below = in_order(step.parent, 0, Context())
             folding_of(step).check(chain_text(step), below, CHECKED_PER_FOLD * count)
 
 
-def _check_chain(node: Node, above: list[Node], count: int) -> None:
+def _check_elsewhere(node: Node, count: int, found: list[_Result]) -> None:
+    others = result_elsewhere(_plain_results, node, count)
+    for (step, location, value), other in zip(found, others or (), strict=False):  # a filter that differs is the last
+        if not same_element(_plain(value), other):
+            raise GraphError(
+                f"{_step_text(step)} returned another result in another process for {_location_text(location)}. "
+                f"{_ELSEWHERE}"
+            )
+
+
+def _plain_results(node: Node, count: int) -> list[list[object]]:
+    """Return the results of all steps, for the program."""
+    found: list[_Result] = []
+    _check_chain(node, [], count, found)
+    return [_plain(each.value) for each in found]
+
+
+def _plain(element: Element) -> list[object]:
+    """Return the leaves of an element, with None in place of those that are no number, text or array."""
+    return [_plain_leaf(leaf) for leaf in flatten(element)[0]]
+
+
+def _plain_leaf(leaf: object) -> object:
+    if type(leaf) in (bool, int, float, complex, str, bytes):
+        return leaf
+    if isinstance(leaf, np.ndarray | np.generic) or hasattr(type(leaf), "__array__"):
+        array = _array(leaf)
+        return None if array.dtype.hasobject else array
+    return None
+
+
+def _check_chain(node: Node, above: list[Node], count: int, found: list[_Result]) -> None:
     steps = chain(node)
     base = next((step for step in reversed(steps) if is_indexable(step)), None)
     if base is not None:
         total = length(base) or 0
         positions = {(index % 2, total * index // count) for index in range(count)} if total else set[tuple[int, int]]()
-        _check_at(base, steps[steps.index(base) + 1 :] + above, sorted(positions))
+        _check_at(base, steps[steps.index(base) + 1 :] + above, sorted(positions), found)
         return
     combine = root(node)
     if isinstance(combine, Combine):  # a stream can't be read twice
         for part in combine.parts:
-            _check_chain(part, steps[1:] + above if combine.value.takes_one else [], count)
+            _check_chain(part, steps[1:] + above if combine.value.takes_one else [], count, found)
 
 
-def _check_at(base: Node, above: list[Node], positions: list[tuple[int, int]]) -> None:
+def _check_at(base: Node, above: list[Node], positions: list[tuple[int, int]], found: list[_Result]) -> None:
     context = Context()
     for epoch, position in positions:
-        _check_down(base, epoch, position, context)
-        _check_ordered(above, base, epoch, position, context)
+        _check_down(base, epoch, position, context, found)
+        _check_ordered(above, base, (epoch, position), context, found)
 
 
-def _check_down(node: Node, epoch: int, position: int, context: Context) -> None:
+def _check_down(node: Node, epoch: int, position: int, context: Context, found: list[_Result]) -> None:
     """Check the steps that an element of an indexable node is made by, from the source up to the node."""
     for below in inputs_at(node, epoch, position):
-        _check_down(*below, context)
-    _check_indexable(node, epoch, position, context)
+        _check_down(*below, context, found)
+    _check_indexable(node, epoch, position, context, found)
 
 
-def _check_indexable(step: Node, epoch: int, position: int, context: Context) -> None:
+def _check_indexable(step: Node, epoch: int, position: int, context: Context, found: list[_Result]) -> None:
     if isinstance(step, Read):
         first = copy.deepcopy(element_at(step, epoch, position, context))
         if not same_element(first, element_at(step, epoch, position, context)):
             raise GraphError(f"{chain_text(step)} returned two different records for key {position}. {_REMEDY}")
+        found.append(_Result(step, location_of(step, epoch, position), first))
         return
     if isinstance(step, Split) and step.value.functions:
         (_, epoch, position), *_ = inputs_at(step, epoch, position)
@@ -106,7 +157,7 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
         location = location_of(step.parent, epoch, position)
         element = element_at(step.parent, epoch, position, context)
         before = copy.deepcopy(element)
-        _check_map(step, element, location, context)
+        _check_map(step, element, location, context, found)
         _applied(step, element, location, context)
         if not same_element(before, element_at(step.parent, epoch, position, context)):
             raise GraphError(
@@ -115,30 +166,34 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context) ->
             )
 
 
-def _check_ordered(steps: list[Node], base: Node, epoch: int, position: int, context: Context) -> None:
+def _check_ordered(steps: list[Node], base: Node, at: tuple[int, int], context: Context, found: list[_Result]) -> None:
     """Check one element's maps and filters above the highest indexable step."""
-    element = element_at(base, epoch, position, context)
-    location = location_of(base, epoch, position)
+    element = element_at(base, *at, context)
+    location = location_of(base, *at)
     for step in steps:
         if isinstance(step, Map):
-            element = _check_map(step, element, location, context)
+            element = _check_map(step, element, location, context, found)
             if element is DROPPED:
                 return
         elif isinstance(step, Filter):
             first, second = (keeps(step, copy.deepcopy(element), location) for _ in range(2))
             if first != second:
                 _refuse(step, location)
+            found.append(_Result(step, location, first))
             if not first:
                 return
         else:
             return  # the elements of a fold depend on more than one element
 
 
-def _check_map(step: Map | Split, element: Element, location: Location, context: Context) -> Element:
+def _check_map(
+    step: Map | Split, element: Element, location: Location, context: Context, found: list[_Result]
+) -> Element:
     """Return the step's result for an element, or raise if a second call differs."""
     first, second = (copy.deepcopy(_applied(step, copy.deepcopy(element), location, context)) for _ in range(2))
     if not same_element(first, second):
         _refuse(step, location)
+    found.append(_Result(step, location, first))
     return first
 
 
@@ -150,9 +205,18 @@ def _applied(step: Map | Split, element: Element, location: Location, context: C
 
 def _refuse(step: Map | Split | Filter, location: Location) -> NoReturn:
     raise GraphError(
-        f"step {step.name!r} in {chain_text(step)} isn't a function of its input: it returned two different results "
-        f"for epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}. {_REMEDY}"
+        f"{_step_text(step)} isn't a function of its input: it returned two different results for "
+        f"{_location_text(location)}. {_REMEDY}"
     )
+
+
+def _step_text(step: Node) -> str:
+    name = f"step {step.name!r} in " if isinstance(step, Map | Split | Filter) else ""
+    return name + chain_text(step)
+
+
+def _location_text(location: Location) -> str:
+    return f"epoch {location.seed.epoch}, position {location.seed.position}, key {location.key}"
 
 
 def same_element(first: Element, second: Element) -> bool:
