@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import connection, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from multiprocessing import process as process_module
 from multiprocessing.context import SpawnProcess
@@ -213,15 +213,17 @@ class _SeededPopen(popen_spawn_posix.Popen):
                 reduction.dump(prepared, file)
                 reduction.dump(process_obj, file)
             given = file.getvalue()
-        self.sentinel, child_write = os.pipe()
-        child_read, write = os.pipe()
-        self.finalizer = util.Finalize(self, _close, [self.sentinel, write])
-        try:
+        ours: list[int] = []
+        self.finalizer = util.Finalize(self, _close, ours)
+        with ExitStack() as theirs:
+            self.sentinel, child_write = os.pipe()
+            ours.append(self.sentinel)
+            theirs.callback(os.close, child_write)
+            child_read, write = os.pipe()
+            ours.append(write)
+            theirs.callback(os.close, child_read)
             command = spawn.get_command_line(tracker_fd=tracker, pipe_handle=child_read)
             self.pid = spawn_python(command, [*self._fds, tracker, child_read, child_write])
-        finally:
-            os.close(child_read)
-            os.close(child_write)
         with open(write, "wb", closefd=False) as pipe:
             pipe.write(given)
 
