@@ -9,17 +9,20 @@ import io
 import pickle
 import struct
 import sys
+import threading
 from bisect import bisect_right
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache, lru_cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 
 from penstock._caught import Caught
 from penstock._memory import aligned
+from penstock._module_search import ModuleSearch
 from penstock._tensors import (
     array_of,
     dtype_name,
@@ -40,6 +43,8 @@ _Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
 _PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
 _TEXTS: Final = frozenset({np.bytes_, np.str_})
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
+_IN_MODULES: Final = (type, FunctionType, ModuleType)
+_BY_VALUE: Final = threading.RLock()  # held by who changes cloudpickle's list of modules
 
 
 class Pickled(NamedTuple):
@@ -188,17 +193,24 @@ def pickler() -> Pickling:
 def _by_cloudpickle(module: ModuleType) -> Pickling:
     """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so.
 
-    A memoryview stays one, while cloudpickle alone makes it bytes, which lack its format, shape and writability.
+    It also sends by value what is in modules that other processes don't find. A memoryview stays one, while cloudpickle
+    alone makes it bytes, which lack its format, shape and writability.
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
     known = ChainMap(_REDUCERS, theirs.dispatch_table)
 
-    def reducer_override(self: object, value: object) -> _Reduced:  # a table has no subclasses
+    def reducer_override(self: _ByValuePickler, value: object) -> _Reduced:  # a table has no subclasses
+        if isinstance(value, _IN_MODULES):
+            self.by_value.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
         is_subclass = is_tensor(value) and type(value) not in known
         return (reduced_tensor(value) if is_subclass else None) or theirs.reducer_override(self, value)
 
-    own = {"dispatch_table": known, "reducer_override": reducer_override}
+    def dump(self: _ByValuePickler, value: object) -> None:
+        with _ByValue(module) as self.by_value:
+            theirs.dump(self, value)
+
+    own = {"dispatch_table": known, "reducer_override": reducer_override, "dump": dump}
     made: type[pickle.Pickler] = type("ValuePickler", (theirs,), own)
 
     def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
@@ -209,11 +221,45 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     return Pickling(dumps, made)
 
 
+class _ByValuePickler(Protocol):
+    by_value: "_ByValue"
+
+
+class _ByValue:
+    """Lets cloudpickle send by value what is in modules that other processes don't find, within a `with` block.
+
+    cloudpickle has one list of such modules. It is as before after the block; meanwhile other threads that have to
+    change it wait.
+    """
+
+    def __init__(self, cloudpickle: ModuleType) -> None:
+        self._cloudpickle: Any = cloudpickle
+        self._search = ModuleSearch()
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._undo.close()
+
+    def add(self, name: object) -> None:
+        """Have the functions and classes of a module sent by value if other processes don't find it."""
+        if not isinstance(name, str) or self._search.finds(name):
+            return
+        self._undo.enter_context(_BY_VALUE)
+        found = sys.modules[name]
+        if type(found) is ModuleType and found.__name__ not in self._cloudpickle.list_registry_pickle_by_value():
+            self._cloudpickle.register_pickle_by_value(found)
+            self._undo.callback(self._cloudpickle.unregister_pickle_by_value, found)
+
+
 def _reduced_cached(known: object) -> _Reduced:
     """Reduce a function of `functools.lru_cache`; in another process its cache is empty."""
     function: Any = known
     module, name = function.__module__, function.__qualname__
-    if module != "__main__" and getattr(sys.modules.get(module), name, None) is function:
+    is_named = module != "__main__" and getattr(sys.modules.get(module), name, None) is function
+    if is_named and ModuleSearch().finds(module):
         return str(name)
     return _cached, (function.__wrapped__, function.cache_parameters())
 

@@ -1,9 +1,11 @@
 """Datasets that can't be sent to worker processes: torch's own workers load them, so that no script fails."""
 
 import multiprocessing
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -100,6 +102,36 @@ def test_workers_share_the_tensors_that_the_program_shares(kind: str) -> None:
         assert list(loader) == [[(0, epoch), (1, epoch)], [(2, epoch), (3, epoch)]]
         assert int(shared[1]) == 4 * (epoch + 1)
     assert loader.stats()  # of Penstock's own workers
+
+
+UNFOUND = """
+from typing import NamedTuple
+
+class Row(NamedTuple):
+    number: int
+
+class Rows:
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        return Row(index)
+"""
+
+
+def test_datasets_of_modules_that_workers_do_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are sent by value; without cloudpickle torch's workers load them, and the warning names the module."""
+    module: Any = ModuleType("unfound_rows")
+    exec(UNFOUND, module.__dict__)
+    monkeypatch.setitem(sys.modules, "unfound_rows", module)
+    expected = [(True, [index, index + 1]) for index in range(0, 80, 2)]
+    loader = DataLoader[Any](module.Rows(), batch_size=2, num_workers=1)
+    assert [(type(batch) is module.Row, batch.number.tolist()) for batch in loader] == expected
+    assert loader.stats()  # of Penstock's own workers
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    loader = DataLoader[Any](module.Rows(), batch_size=2, num_workers=1)
+    with pytest.warns(UserWarning, match="torch's own workers load this dataset.*the module unfound_rows along"):
+        assert [(type(batch) is module.Row, batch.number.tolist()) for batch in loader] == expected
 
 
 def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:

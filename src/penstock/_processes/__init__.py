@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         unpack_raised,
         without_frames,
     )
-    from penstock._processes._fork_preparation import importing, modules_of, naming
     from penstock._processes._fork_server import receive_descriptors
     from penstock._processes._helper import (
         Begin,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
         missing,
         pickled_for_processes,
     )
+    from penstock._processes._named_modules import modules_of, naming, unimportable
     from penstock._processes._patience import (
         ABANDONED_SECONDS,
         FUNCTION_SECONDS,
@@ -74,19 +74,19 @@ else:
         fixed_seeds="penstock._processes._seeding",
         has_cloudpickle="penstock._processes._main_module",
         import_ahead="penstock._processes._child",
-        importing="penstock._processes._fork_preparation",
         is_guarded="penstock._processes._main_module",
         is_imported="penstock._processes._main_module",
         listen_to_owner="penstock._processes._helper",
         missing="penstock._processes._main_module",
-        modules_of="penstock._processes._fork_preparation",
-        naming="penstock._processes._fork_preparation",
+        modules_of="penstock._processes._named_modules",
+        naming="penstock._processes._named_modules",
         observe_seeds="penstock._processes._seeding",
         pack_error="penstock._processes._exceptions",
         pickled_for_processes="penstock._processes._main_module",
         receive_descriptors="penstock._processes._fork_server",
         report_started="penstock._processes._helper",
         seed_pool_process="penstock._processes._seeding",
+        unimportable="penstock._processes._named_modules",
         unpack_error="penstock._processes._exceptions",
         unpack_raised="penstock._processes._exceptions",
         uses_server="penstock._processes._child",
@@ -115,7 +115,6 @@ __all__ = [
     "fixed_seeds",
     "has_cloudpickle",
     "import_ahead",
-    "importing",
     "is_guarded",
     "is_imported",
     "listen_to_owner",
@@ -128,6 +127,7 @@ __all__ = [
     "receive_descriptors",
     "report_started",
     "seed_pool_process",
+    "unimportable",
     "unpack_error",
     "unpack_raised",
     "uses_server",

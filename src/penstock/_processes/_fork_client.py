@@ -27,9 +27,10 @@ from multiprocessing import connection, reduction, resource_tracker, spawn, util
 from types import ModuleType
 from typing import Any, Final, NotRequired, TypedDict
 
+from penstock._module_search import current_path
 from penstock._os import uninterrupted, watch_process
 from penstock._processes._begin import HASH_SEED, HASH_VARIABLE, interrupts_blocked, thread_variables
-from penstock._processes._fork_preparation import current_path, modules_of, preparation
+from penstock._processes._fork_preparation import preparation
 from penstock._processes._fork_server import (
     IMPORT,
     MAX_DESCRIPTORS,
@@ -43,6 +44,7 @@ from penstock._processes._fork_server import (
     ForkedProgram,
     receive_descriptors,
 )
+from penstock._processes._named_modules import modules_of
 from penstock._processes._patience import SERVER_ANSWER_SECONDS, SERVER_END_SECONDS
 from penstock.errors import InternalError
 

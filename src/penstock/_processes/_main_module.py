@@ -29,6 +29,7 @@ from typing import Final
 
 from penstock._caught import Caught
 from penstock._pickles import pickler
+from penstock._processes._named_modules import unimportable
 from penstock.errors import UsageError
 
 UNGUARDED: Final = 'no `if __name__ == "__main__":` guards the statement of this script that starts them'
@@ -98,9 +99,11 @@ def check_guard() -> None:
 
 
 def missing(pickled: bytes) -> str:
-    """Return why a process can't find the names of the main module in a pickle; empty if it can."""
-    if b"__main__" not in pickled:
-        return ""
+    """Return why a process can't import what a pickle names, from the main module or others; empty if it can."""
+    return (b"__main__" in pickled and _missing_in_main(pickled)) or unimportable(pickled)
+
+
+def _missing_in_main(pickled: bytes) -> str:
     if not is_imported():
         if is_importable() and not has_cloudpickle():
             return (
@@ -112,15 +115,21 @@ def missing(pickled: bytes) -> str:
     return f"{hidden[0]} is defined where processes don't, below `if __name__ == …`" if hidden else ""
 
 
-def pickled_for_processes(value: object) -> bytes:
+def pickled_for_processes(value: object, *, searches: bool = True) -> bytes:
     """Return a pickle that processes can load.
 
     Classes of the main module, and of functions, travel by value, as they do in datasets. A process that also imports
     the main module has other classes of these names there, which elements of the dataset don't have.
+
+    Args:
+        value: the value.
+        searches: whether classes of modules that processes don't find travel by value, too. The search takes longer
+            than to pickle a small value.
     """
     with Caught(Exception):  # classes of functions can't be imported
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        if b"__main__" not in pickled or (not has_cloudpickle() and is_imported()):
+        is_found = b"__main__" not in pickled or (not has_cloudpickle() and is_imported())
+        if is_found and not (searches and unimportable(pickled)):
             return pickled
     return bytes(pickler().dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 

@@ -249,7 +249,8 @@ class ProcessScheduler(Scheduler):
             places,
         )
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
-        if not self._job_table.describe(slot, pickled_for_processes(tuple(described)), taken):
+        pickled = pickled_for_processes(tuple(described), searches=False)
+        if not self._job_table.describe(slot, pickled, taken):
             # The description is too long for the table: without one the job fails, and the consumer computes it.
             self._job_table.describe(slot, pickle.dumps(()), taken)
 

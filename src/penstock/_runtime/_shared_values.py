@@ -19,7 +19,7 @@ from penstock._independent import have_own_objects
 from penstock._memory import Lease, Region, create_region
 from penstock._pickles import Apart, Part, Pickled, dump, load, pickler, stream_of
 from penstock._plan import Plan
-from penstock._processes import importing, missing, modules_of, naming
+from penstock._processes import missing, modules_of, naming, unimportable
 from penstock._runtime._policy import SCANNED_BYTES
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
@@ -116,7 +116,7 @@ def packed(value: object, node: Node, *, asked: str, otherwise: str = "") -> Pic
     """
     with Caught(Exception) as caught:
         pickled = _packed(value)
-        if not (why := importing(bytes(stream_of(memoryview(pickled.pieces[0][1]))[:SCANNED_BYTES]))):
+        if not (why := unimportable(bytes(stream_of(memoryview(pickled.pieces[0][1]))[:SCANNED_BYTES]))):
             return pickled
         raise UsageError(f"{asked} sends the dataset to another process, but {why}{otherwise}")
     if isinstance(caught.error, UsageError):

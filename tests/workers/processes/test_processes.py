@@ -1,9 +1,12 @@
 """Batches of worker processes equal the definition, whatever happens to the processes."""
 
+import importlib
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -53,6 +56,84 @@ def test_local_functions_can_be_sent() -> None:
     offset = 3
     with processes(ps.range(8).map(lambda number: number + offset).batch(4)) as loader:
         assert [batch.tolist() for batch in loader] == [[3, 4, 5, 6], [7, 8, 9, 10]]
+
+
+UNFOUND = """
+import functools
+from typing import NamedTuple
+
+class Row(NamedTuple):
+    number: int
+
+@functools.lru_cache
+def hundred():
+    return 100
+
+def row(number):
+    return Row(number + hundred())
+
+def doubled(row):
+    return row._replace(number=2 * row.number)
+"""
+
+
+def unfound(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a module that this process has, and that others don't find along its path."""
+    (folder / "unfound").mkdir()
+    file = folder / "unfound" / "unfound_rows.py"
+    file.write_text(UNFOUND)
+    if kind == "it is the text of a string":
+        made = ModuleType(file.stem)
+        exec(UNFOUND, made.__dict__)
+        monkeypatch.setitem(sys.modules, file.stem, made)
+        return made
+    monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(
+        sys, "path", ["unfound" if kind == "the directory was changed" else str(file.parent), *sys.path]
+    )
+    module = importlib.import_module(file.stem)
+    if kind == "the directory was changed":
+        monkeypatch.chdir("/")
+    else:
+        sys.path.pop(0)
+    if kind == "another one has its name":
+        (folder / file.name).write_text("")
+        sys.path.insert(0, str(folder))
+    return module
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "it is the text of a string",
+        "its directory is no longer on the path",
+        "another one has its name",
+        "the directory was changed",
+    ],
+)
+def test_modules_that_processes_do_not_find_are_sent(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their functions and classes, and the modules as globals of others, are sent by value."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    module = unfound(kind, tmp_path, monkeypatch)
+    dataset = ps.range(8).map(module.row).map(lambda row: module.doubled(row)).batch(4)
+    with processes(dataset, num_workers=1) as loader:
+        batches = list(loader)
+    assert [number for batch in batches for number in batch.number.tolist()] == list(range(200, 216, 2))
+    assert {type(batch) for batch in batches} == {module.Row}
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_modules_that_processes_do_not_find_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cloudpickle the message has the module and the remedies."""
+    module = unfound("its directory is no longer on the path", tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with processes(ps.range(8).map(module.row)) as loader:
+        message = r"the module unfound_rows along .*sys\.path.*cloudpickle"
+        with pytest.raises(UsageError, match=message):
+            iter(loader)
 
 
 PIPED = """

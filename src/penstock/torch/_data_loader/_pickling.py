@@ -17,7 +17,7 @@ import torch
 
 from penstock._caught import Caught
 from penstock._pickles import pickler, reduced_tensor
-from penstock._processes import importing, missing
+from penstock._processes import missing, unimportable
 from penstock._tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 from penstock.torch._data_loader._torch_private import shared_descriptor, storage_of_process
 
@@ -49,11 +49,12 @@ class Sealed:
             self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
             if shares and (unknown := missing(self._data)):
                 raise pickle.PicklingError(unknown)
-        if caught.error is not None:  # a receiver can't import objects that a script or notebook defines: send by value
-            self._buffers = []
-            self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
-        if shares and (why := importing(self._data)):
-            raise pickle.PicklingError(why)
+        if caught.error is None:
+            return
+        self._buffers = []  # a receiver can't import objects that a script or notebook defines: send by value
+        self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
+        if shares and (unknown := unimportable(self._data)):
+            raise pickle.PicklingError(unknown)
 
     @property
     def size_bytes(self) -> int:
