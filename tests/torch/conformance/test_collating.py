@@ -77,6 +77,28 @@ def test_rows_of_one_kind(kind: str) -> None:
     assert described(list(ours)) == described(list(theirs))
 
 
+class Deep:
+    """Lists within each other, with a number in the innermost one."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> object:
+        element: object = row
+        for _ in range(300):
+            element = [element]
+        return element
+
+
+def test_deep_elements() -> None:
+    """Elements whose layout is too deep for pickle are collated by workers all the same."""
+    dataset: Any = Deep()
+    found: list[Any] = list(DataLoader[Any](dataset, batch_size=2, num_workers=1))
+    for _ in range(300):
+        found = [inner for batch in found for inner in batch]
+    assert [batch.tolist() for batch in found] == [[0, 1], [2, 3]]
+
+
 class InOrder(torch.utils.data.IterableDataset[int]):
     """Integers in order."""
 

@@ -55,6 +55,7 @@ _DTYPES: Final = frozenset(
     np.dtype(name) for name in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16")
 )
 _SCALARS: Final = frozenset(dtype.type for dtype in _DTYPES)
+_MAX_LEVELS: Final = 64  # of containers: a pickle of a layout that has 250 would need too deep a recursion
 
 
 class DrawnBatch(NamedTuple):
@@ -348,7 +349,7 @@ def _plain_items_of(kind: type, items: Sequence[Any]) -> Sequence[Any] | None:
 def row_layout(element: object) -> RowLayout | None:
     """Return the layout of elements like this one; None if torch has to collate them."""
     types: list[type] = []
-    found = _plain(element, types)
+    found = _plain(element, types, _MAX_LEVELS)
     if found is None:
         return None
     with Caught(Exception):
@@ -358,12 +359,13 @@ def row_layout(element: object) -> RowLayout | None:
     return None
 
 
-def _plain(value: object, types: list[type]) -> tuple[Any] | None:
+def _plain(value: object, types: list[type], levels: int) -> tuple[Any] | None:
     """Return an element with arrays in place of tensors, in a tuple; None if any part of it isn't plain.
 
     Args:
         value: the element.
         types: the list to which the types of its leaves are appended.
+        levels: the number of containers that may be within each other.
     """
     kind: type[Any] = type(value)
     given: Any = value
@@ -376,14 +378,14 @@ def _plain(value: object, types: list[type]) -> tuple[Any] | None:
         return (given,)
     types.pop()
     if kind is dict:
-        items = _plain_items(list(given.values()), types)
+        items = _plain_items(list(given.values()), types, levels)
         return None if items is None else (dict(zip(given, items, strict=True)),)
     if kind is list:
-        items = _plain_items(given, types)
+        items = _plain_items(given, types, levels)
         return None if items is None else (items,)
     make: Any = getattr(kind, "_make", tuple if kind is tuple else None)
     if issubclass(kind, tuple) and make is not None and kind.__base__ in (tuple, object):
-        items = _plain_items(given, types)
+        items = _plain_items(given, types, levels)
         return None if items is None else (make(items),)
     return None
 
@@ -411,10 +413,10 @@ def _has_no_negative_stride(array: "np.ndarray[Any, Any]") -> bool:
     return array.flags.c_contiguous or min(array.strides, default=0) >= 0
 
 
-def _plain_items(values: Sequence[object], types: list[type]) -> list[object] | None:
+def _plain_items(values: Sequence[object], types: list[type], levels: int) -> list[object] | None:
     items: list[object] = []
     for value in values:
-        found = _plain(value, types)
+        found = _plain(value, types, levels - 1) if levels else None
         if found is None:
             return None
         items.append(found[0])
