@@ -5,6 +5,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from penstock.errors import StateError, UsageError
 from penstock.torch import DataLoader
 from tests.torch.conformance.datasets import Counting, OnlyNext, OwnIterator, Rewinding, Sized
-from tests.torch.conformance.outcome import Loader, described, going_on
+from tests.torch.conformance.outcome import Loader, described, going_on, tried
 from tests.torch.conformance.untyped import torch
 
 
@@ -227,6 +228,38 @@ def test_resuming_streams(workers: int) -> None:
         assert resumed.state_dict() == state
         assert described(list(resumed)) == rest
         assert described(list(resumed)) == whole
+
+
+class Damaged(Share):
+    """Raises at element 6, and its generator ends."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in super().__iter__():
+            if number == 6:
+                raise ValueError("it is damaged")
+            yield number
+
+
+def halves(rows: list[int]) -> list[int]:
+    """Divide by 2 what is not below 2."""
+    if 0 in rows or 8 in rows:
+        raise ValueError("it can't be divided")
+    return [row // 2 for row in rows]
+
+
+@pytest.mark.parametrize("dataset", [Share, Damaged])
+def test_resuming_streams_after_errors(dataset: Callable[[], Any]) -> None:
+    """An error is in the place of a batch: a new loader delivers what came after it, also after a first one."""
+    whole = going_on(iter(DataLoader(dataset(), batch_size=2, num_workers=1, collate_fn=halves)))
+    for reached in (1, 2, 4):
+        loader = DataLoader(dataset(), batch_size=2, num_workers=1, collate_fn=halves)
+        batches: Iterator[Any] = iter(loader)
+        for _ in range(reached):
+            tried(partial(next, batches))
+        state = json.loads(json.dumps(loader.state_dict()))
+        resumed = DataLoader(dataset(), batch_size=2, num_workers=1, collate_fn=halves)
+        resumed.load_state_dict(state)
+        assert going_on(iter(resumed)) == (whole[reached:] or whole)  # after the last one the next epoch begins
 
 
 class Numbers(IterableDataset[int]):

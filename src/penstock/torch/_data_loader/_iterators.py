@@ -57,7 +57,14 @@ from penstock.torch._data_loader._torch_private import (
     reported_length,
     shown,
 )
-from penstock.torch._data_loader._worker import Start, StreamedBatch, StreamLostError, StreamRequest, is_stateful
+from penstock.torch._data_loader._worker import (
+    Start,
+    StreamedBatch,
+    StreamLostError,
+    StreamRequest,
+    is_stateful,
+    received_error,
+)
 from penstock.torch._data_loader._worker_process import WorkerProcess
 from penstock.torch._data_loader._workers import (
     Ahead,
@@ -546,6 +553,8 @@ class _Stream:
         self.progress.number += 1
         found = cast("StreamedBatch", self._team.batches(job)[0]())
         self.progress.state, self.progress.is_over = found.state, found.has_ended
+        if (error := received_error(found.error)) is not None:
+            error.raise_again()
         return found if found.is_batch else None
 
     def _next_job(self, held: HeldInterrupts) -> DrawnJob:

@@ -148,19 +148,21 @@ class StreamRequest(NamedTuple):
 
 
 class StreamedBatch(NamedTuple):
-    """A stream's batch.
+    """A stream's batch, or the error in its place.
 
     Attributes:
         batch: the collated batch.
         is_batch: whether there is one; False at the stream's end.
         has_ended: whether the stream has ended. A batch that isn't full shows that, too.
         state: the dataset's state after the batch; None if it has none.
+        error: for `received_error`; empty for none.
     """
 
     batch: object
     is_batch: bool
     has_ended: bool
     state: object = None
+    error: bytes = b""
 
 
 class StreamLostError(Exception):
@@ -262,14 +264,23 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
 
 
 def _taken(stream: _Stream, work: UserCode, wanted: StreamRequest) -> Sealed:
-    elements = stream.take(wanted)
-    batch, is_batch = None, bool(elements)
-    try:
-        batch = work.collate_fn(elements[0] if wanted.size is None else elements) if is_batch else None
-    except StopIteration:  # from collate_fn: in torch, too, it ends the stream
-        is_batch, stream.has_ended = False, True
+    """Return the next batch of a stream, or the error in its place, each with the dataset's state after it."""
+    batch, is_batch = None, False
+    with Caught(Exception) as reading:
+        elements = stream.take(wanted)
+        is_batch = bool(elements)
+        try:
+            batch = work.collate_fn(elements[0] if wanted.size is None else elements) if is_batch else None
+        except StopIteration:  # from collate_fn: in torch, too, it ends the stream
+            is_batch, stream.has_ended = False, True
     state = work.dataset.state_dict() if is_stateful(work.dataset) else None
-    return Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
+    with Caught(Exception) as pickling:
+        if reading.error is None:
+            return Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
+    if getattr(stream.elements, "gi_frame", stream) is None:
+        stream.has_ended = True  # a generator ends as it raises, while one made anew with the state would go on
+    error = _note(sent_error((pickling if reading.error is None else reading).taken()))
+    return Sealed(StreamedBatch(None, is_batch=False, has_ended=stream.has_ended, state=state, error=error))
 
 
 def _stream(dataset: object, wanted: StreamRequest, number: int, *, is_repeated: bool) -> _Stream:
