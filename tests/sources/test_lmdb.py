@@ -84,7 +84,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     damaged = bytearray(good)
     for page in range(2, len(good) // 4096):
         damaged[page * 4096 + 10] = 0xFF  # its kind
-    contents = {"empty": b"", "text": b"text" * 5000, "short": good[:20_000], "damaged": damaged}
+    contents = {"empty": b"", "text": b"text" * 5000, "short": good[:20_000], "damaged": bytes(damaged)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     cases: list[tuple[str, dict[str, Any], type[Exception], str]] = [
