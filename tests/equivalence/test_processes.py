@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.asynchronous import KEYS_PER_READ, made_async
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
@@ -28,6 +29,7 @@ EXAMPLES = settings().max_examples // 4  # starting processes takes a second
     st.dictionaries(st.integers(0, 12), st.booleans(), max_size=4),
     st.tuples(st.sampled_from(KILLED), st.sampled_from(["inline", "thread", *KILLED])),
     DECISIONS,
+    st.none() | KEYS_PER_READ,
 )
 def test_epochs_equal_the_definition(
     dataset: ps.Dataset,
@@ -36,6 +38,7 @@ def test_epochs_equal_the_definition(
     kills: dict[int, bool],
     places: tuple[str, str],
     decisions: int | None,
+    keys: int | None,
 ) -> None:
     """Every epoch, and every resume from a state, has the bytes and the error of the definition."""
     workers, batch_workers = numbers
@@ -44,6 +47,8 @@ def test_epochs_equal_the_definition(
     place: dict[str, Any] = {**PLACES[places[0]], "limits": ps.Limits(num_batch_workers=batch_workers)}
     if places[0] == "processes":
         place["num_workers"] = workers
+    if keys is not None:
+        dataset = made_async(dataset, keys)
     with random_decisions(decisions), ps.Loader(dataset, **place) as loader:
         batches = _killing(iter(loader), kills)
         found = [digest(next(batches)) for _ in range(stop)]

@@ -28,8 +28,9 @@ class Limits:
             `worker_init(num_workers)` is called in this thread, too. Elements of a stream that failed in a thread are
             not computed again, since they may not come again.
         read_ahead: how many records of async sources may be in flight or wait for a worker, at least 1; default 64.
-            This is also the number of concurrent requests, where each is for one record. Without workers nothing is
-            read ahead.
+            This is also the number of concurrent requests, where each is for one record. Worker processes share it;
+            each has at least one, and their elements, which wait in memory, may take 256 MB: of larger elements fewer
+            are requested ahead. Without workers nothing is read ahead.
         start_method: how worker processes are started. None, the default, is "forkserver" on Linux: one clean process
             for the program imports the modules that the workers need, and forks workers in milliseconds. A worker has
             the program's current import paths, working directory and environment variables, but the umask, priority,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock._runtime._chunk_sizes import block_rows as block_rows
     from penstock._runtime._chunk_sizes import units_per_job as units_per_job
     from penstock._runtime._failing_work import describe_step as describe_step
+    from penstock._runtime._io_prefetch import BlockPrefetch as BlockPrefetch
+    from penstock._runtime._io_prefetch import IOPrefetch as IOPrefetch
     from penstock._runtime._isolated import IsolatedRuntime as IsolatedRuntime
     from penstock._runtime._jobs import Job as Job
     from penstock._runtime._jobs import Learned as Learned
@@ -43,8 +45,10 @@ else:
         __name__,
         COPIED_BYTES="penstock._runtime._policy",
         MAX_JOB_BATCHES="penstock._runtime._policy",
+        BlockPrefetch="penstock._runtime._io_prefetch",
         Client="penstock._runtime._scheduler",
         EndOfEpoch="penstock._runtime._streams",
+        IOPrefetch="penstock._runtime._io_prefetch",
         IsolatedRuntime="penstock._runtime._isolated",
         Job="penstock._runtime._jobs",
         JobQueue="penstock._runtime._queue",

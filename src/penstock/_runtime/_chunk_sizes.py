@@ -96,7 +96,7 @@ class ParentRows:
         self._window = window
         self._learned = client.learned
         # The time of a parent doesn't show that its records were requested again.
-        self._is_read_ahead = each is not None and client.plan.place == "threads" and awaits(node)
+        self._is_read_ahead = each is not None and client.plan.place != "inline" and awaits(node)
 
     def come_whole(self) -> bool:
         """Return whether the next job's blocks should have all rows of their parents."""

@@ -5,6 +5,10 @@ storage could serve. The prefetch requests as many records as `Limits.read_ahead
 begun, with batches of any size. It runs on the event loop of the source's reads, so it needs no thread of its own; a
 further source that the jobs read has its reads on its own loop.
 
+Worker processes request records themselves (`BlockPrefetch`), since sending them would copy each record twice, and the
+program would do all the work of the network. A process claims several blocks, and requests the records of all of them
+before it computes the first. The processes share `Limits.read_ahead`.
+
 Each job is made once, in order, by the side that needs it first: the queue, which arms it, or the prefetch, which is
 further ahead. Records are kept by block, so the order in which they arrive doesn't matter. A worker that begins a block
 waits for the block's records. A read that fails is tried again if the error is transient. After that, and wherever a
@@ -80,6 +84,14 @@ class BlockRecords:
         self._arrivals = arrivals
         self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
 
+    def wait(self) -> None:
+        """Wait until the records have arrived, or will never be requested.
+
+        Raises:
+            ClosedError: the records won't arrive.
+        """
+        self._arrivals.wait_for(self)
+
     def context_with_records(self, context: Context) -> Context:
         """Wait for the records, and return a worker's context, with a `read` that returns them.
 
@@ -87,7 +99,7 @@ class BlockRecords:
             ClosedError: the records won't arrive.
         """
         mark = context.times.begin_around()
-        self._arrivals.wait_for(self)
+        self.wait()
         self.has_waited = context.times.end_around(self._arrivals.step, mark, 0) > NOTED_SECONDS
         return replace(context, read=self._read)
 
@@ -264,6 +276,38 @@ class PrefetchedJob(Protocol):
 AnyJob = TypeVar("AnyJob", bound=PrefetchedJob)
 
 
+class BlockPrefetch:
+    """Requests the records of blocks that a worker process has claimed, in the order in which it computes them.
+
+    Args:
+        node: a node with at least one async source below it.
+        limit: how many records may be in flight or wait for this process, at least 1.
+
+    Attributes:
+        limit: this limit.
+    """
+
+    def __init__(self, node: Node, limit: int) -> None:
+        self.limit = limit
+        self._arrivals = _arrivals(node, limit)
+        self._source = next(awaited_sources(node))
+        self._turn = asyncio.Lock()  # held while the requests of a block are sent: the blocks before it come first
+        self._blocks = 0
+
+    def request(self, upcoming: list[Upcoming]) -> BlockRecords:
+        """Request the records of the next block; return at once."""
+        block = BlockRecords(self._blocks, self._arrivals)
+        self._blocks += 1
+        self._arrivals.begin(block)
+        call = self._source.start(partial(self._request, upcoming, block))
+        call.outcome.add_done_callback(partial(_close_if_failed, self._arrivals))
+        return block
+
+    async def _request(self, upcoming: list[Upcoming], block: BlockRecords) -> None:
+        async with asyncio.TaskGroup() as group, self._turn:
+            await _request_block(group, upcoming, block, self._arrivals)
+
+
 class _Request(NamedTuple):
     source: AwaitedSource
     keys: Keys
@@ -286,8 +330,7 @@ class IOPrefetch(Generic[AnyJob]):
             make_job: returns the next job, or None at the end; called in order, on any thread.
             limit: how many records may be in flight or wait, at least 1.
         """
-        reads = (step for step in walk(node) if isinstance(step, Read) and isinstance(step.source, AwaitedSource))
-        arrivals = Arrivals(limit, next(reads, node))
+        arrivals = _arrivals(node, limit)
         jobs = _Jobs(make_job, arrivals)
         self.next_job = jobs.next_armed
         # The coroutine doesn't refer to this object, so that dropping it is enough to cancel the coroutine.
@@ -298,6 +341,11 @@ class IOPrefetch(Generic[AnyJob]):
     def close(self) -> None:
         """Cancel the requests in flight; returns at once, and may be called by the garbage collector."""
         self._closer()
+
+
+def _arrivals(node: Node, limit: int) -> Arrivals:
+    reads = (step for step in walk(node) if isinstance(step, Read) and isinstance(step.source, AwaitedSource))
+    return Arrivals(limit, next(reads, node))
 
 
 def _close(arrivals: Arrivals, call: Call, process: int) -> None:
@@ -369,22 +417,29 @@ async def _request_all(jobs: _Jobs[AnyJob], arrivals: Arrivals) -> None:
             while (job := await jobs.next_requested()) is not None:
                 for number, block in enumerate(job.arriving or ()):
                     arrivals.begin(block)
-                    for request in _requests(job, number, block, arrivals.limit):
-                        await arrivals.make_room(len(request.keys))
-                        arrivals.request(block)
-                        group.create_task(_read(request, arrivals))
-                    arrivals.finish(block)
-                    await asyncio.sleep(0)  # so that requests are sent while others are made
+                    upcoming: list[Upcoming] = []
+                    with Caught(Exception):  # of a sampler of the user; the worker raises it again
+                        upcoming = job.upcoming(number)
+                    await _request_block(group, upcoming, block, arrivals)
                 del job
             arrivals.end()
     finally:
         arrivals.end()
 
 
-def _requests(job: PrefetchedJob, number: int, block: BlockRecords, limit: int) -> Iterator[_Request]:
-    upcoming: list[Upcoming] = []
-    with Caught(Exception):  # of a sampler of the user; the worker raises it again
-        upcoming = job.upcoming(number)
+async def _request_block(
+    group: asyncio.TaskGroup, upcoming: list[Upcoming], block: BlockRecords, arrivals: Arrivals
+) -> None:
+    """Request the records of one block, as far as there is room; return when all requests were sent."""
+    for request in _requests(upcoming, block, arrivals.limit):
+        await arrivals.make_room(len(request.keys))
+        arrivals.request(block)
+        group.create_task(_read(request, arrivals))
+    arrivals.finish(block)
+    await asyncio.sleep(0)  # so that requests are sent while others are made
+
+
+def _requests(upcoming: list[Upcoming], block: BlockRecords, limit: int) -> Iterator[_Request]:
     for source, keys in upcoming:
         most = min(source.keys_per_read, limit)
         size = decide(READ_KEYS, most, most)

@@ -33,10 +33,12 @@ CRASHING: Final = 4
 """The block crashes processes."""
 
 _RECORD_BYTES: Final = 1 << 20  # of address space; only pages that were written to take memory
-_HEAD: Final = 9  # words of a slot, before those of its blocks
+_HEAD: Final = 11  # words of a slot, before those of its blocks
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _PARENT_NANOSECONDS, _MERGE_NANOSECONDS = (
-    range(_HEAD)
+    range(9)
 )
+_HAS_WAITED: Final = 9
+_IS_CANCELLED: Final = 10
 _DESCRIPTION_HEAD: Final = Struct("=4q")  # the first four words
 _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
 _CRASHES: Final = 4
@@ -207,6 +209,22 @@ class JobTable:
         """Return the rows computed in a slot, their seconds, those of processor time, and those of their parents."""
         rows, total, cpu, parents = self._words[slot, _ROWS : _PARENT_NANOSECONDS + 1].tolist()
         return rows, total / 1e9, cpu / 1e9, parents / 1e9
+
+    def note_wait(self, slot: int) -> None:
+        """Write that a worker waited for records that it had requested."""
+        self._words[slot, _HAS_WAITED] = 1
+
+    def has_waited(self, slot: int) -> bool:
+        """Return whether a worker has waited for the slot's records."""
+        return bool(self._words[slot, _HAS_WAITED])
+
+    def cancel(self, slot: int) -> None:
+        """Write that the job of an armed slot is given up."""
+        self._words[slot, _IS_CANCELLED] = 1
+
+    def is_cancelled(self, slot: int) -> bool:
+        """Return whether the job of an armed slot is given up; its claimed blocks need no results then."""
+        return bool(self._words[slot, _IS_CANCELLED])
 
     def count_merge(self, slot: int, seconds: float) -> None:
         """Write the seconds of the slot's merge."""

@@ -311,6 +311,7 @@ class Job(Generic[AnyWork]):
         failed: whether a block or the merge raised; the consumer then computes the batches of the job, one by one.
         failure: the reasons, where processes compute.
         arriving: the prefetched records of each block; None where the workers read all records.
+        waits_elsewhere: returns whether a worker process has waited for records that it had requested.
         parts: the results of each block that `Work.compute` has added.
         results: the merged batches.
     """
@@ -325,6 +326,7 @@ class Job(Generic[AnyWork]):
         self.failed = False
         self.failure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
+        self.waits_elsewhere: Callable[[], bool] = bool
         self.parts: list[list[Any]] = [[] for _ in range(self.blocks)]
         self.results: list[Any] = []
         self._keeps_errors = keeps_errors
@@ -334,7 +336,7 @@ class Job(Generic[AnyWork]):
     @property
     def awaited(self) -> bool:
         """Whether its workers waited for records that had been requested."""
-        return any(records.has_waited for records in self.arriving or ())
+        return any(records.has_waited for records in self.arriving or ()) or self.waits_elsewhere()
 
     # -- its rows
 

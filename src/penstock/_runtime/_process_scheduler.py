@@ -161,6 +161,10 @@ class ProcessScheduler(Scheduler):
         self._discard(self._idle_spills.pop(client, []))
         self._release(client)
 
+    def cancel(self, slot: int) -> None:
+        self._job_table.cancel(slot)
+        super().cancel(slot)
+
     def retire(self, slot: int) -> None:
         armed = self._armed[slot]
         super().retire(slot)
@@ -248,6 +252,7 @@ class ProcessScheduler(Scheduler):
             else {},
             places,
         )
+        job.waits_elsewhere = partial(self._job_table.has_waited, slot)
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
         pickled = pickled_for_processes(tuple(described), searches=False)
         if not self._job_table.describe(slot, pickled, taken):

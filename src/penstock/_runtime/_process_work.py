@@ -4,6 +4,10 @@ A job travels as a *task*, a small value from which the process makes the same j
 the regions of the scheduler's memory that a job needs when it gets the job: those that it lacks, by one message, since
 each answer waits for a thread of the program.
 
+Of blocks that need records of async sources, a process claims several, and requests the records of all of them before
+it computes the first (`_io_prefetch`). If a request crashes it, the block that it computes is blamed, and computed
+again row by row, with no request in flight; then the next one, up to the block of that request.
+
 Rows are written straight into their batch where their layout is known. Else elements are written into spill memory, for
 the process that merges them, or for the fold. Merged batches are written one by one, in place, so that a process has
 one at a time. Where a block makes what is delivered, its arrays are written, or made, in place (`_sent_batches`,
@@ -17,6 +21,7 @@ import os
 import pickle
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -25,9 +30,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from penstock import _runtime
 from penstock._caught import Caught
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, Element, GlobalDraws, leave_accelerators, walk
+from penstock._graph import Context, Element, GlobalDraws, awaits, leave_accelerators, walk
 from penstock._memory import Lease, Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
@@ -48,6 +54,7 @@ from penstock.errors import InternalError, UsageError, WorkerError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from penstock._runtime._io_prefetch import BlockPrefetch, BlockRecords
     from penstock.events import Event
 
 OWNERS_PLAN: Final = -1
@@ -147,10 +154,24 @@ class Regions:
 
 
 class _Program(NamedTuple):
-    """The plan of one loader, and the semaphore for its merges."""
+    """The plan of one loader, the semaphore for its merges, and what requests its records, if it has async sources."""
 
     plan: Plan
     merging: FileSemaphore
+    prefetch: "BlockPrefetch | None"
+
+
+class _Requested(NamedTuple):
+    """A block that was claimed, and whose records were requested."""
+
+    claim: Claim
+    records: "BlockRecords"
+    keys: int
+    """How many records these are."""
+    share: int
+    """How many blocks of the job this process should take."""
+    limit: int
+    """How many records it may have requested."""
 
 
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
@@ -182,7 +203,14 @@ def _program(region: Region, number: int) -> _Program:
     # A private mapping: if a function changes the arrays of a source, other processes and later ones don't see it.
     private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     plan = cast("Plan", read(private, slice(None), 0))
-    return _Program(plan, FileSemaphore(region, plan.limits.num_batch_workers or plan.prefetch, number))
+    merging = FileSemaphore(region, plan.limits.num_batch_workers or plan.prefetch, number)
+    return _Program(plan, merging, _prefetch(plan, number) if awaits(plan.node) else None)
+
+
+def _prefetch(plan: Plan, number: int) -> "BlockPrefetch":
+    """Return what requests the records of blocks in this process; the processes share the limit."""
+    each, more = divmod(plan.limits.read_ahead, max(plan.num_workers, 1))
+    return _runtime.BlockPrefetch(plan.node, max(each + (number < more), 1))
 
 
 def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _Program | None:
@@ -222,15 +250,21 @@ class _Worker:
         self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
         self._contexts: dict[int, Context] = {}  # by the number of the memory for times
         self._jobs: dict[int, tuple[Described, Job[Work]]] = {}  # by slot
+        self._requested: deque[_Requested] = deque()  # blocks that were claimed, in the order of their claims
+        self._records: BlockRecords | None = None  # of the current block
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
 
     def run(self) -> None:
         """Run blocks until the ring is stopped."""
         while (claim := self._claim()) is not None:
             slot, block = claim.slot, claim.block
+            if self._records is not None and self._job_table.is_cancelled(slot):
+                self._ring.finish(slot, block, self._number)
+                self._job_table.end(self._number)
+                continue
             if delay := decide(DELAY_MICROSECONDS, 0):
                 self._ring.rest(delay / 1e6)
-            self._job_table.begin(self._number, slot, claim.number, block)
+            self._begin(claim)
             self._events.clear()
             self._is_elsewhere = False
             before_row: BeforeRow | None = None
@@ -267,8 +301,55 @@ class _Worker:
             self._merge(claim, described, job, before_row)
 
     def _claim(self) -> Claim | None:
-        self._throttle.wait_for_processor()
-        return self._ring.claim_wait(self._number)
+        """Return the block to compute next; None once the ring is stopped.
+
+        Of blocks that need records of async sources, further ones are claimed, too, and their records are requested.
+        """
+        self._records = None
+        if not self._requested:
+            self._throttle.wait_for_processor()
+        while not self._holds_enough():
+            claim = self._ring.claim(self._number) if self._requested else self._ring.claim_wait(self._number)
+            if claim is None:
+                break
+            if not self._requests(claim):
+                return claim
+        if not self._requested or self._ring.stopped:
+            return None
+        first = self._requested.popleft()
+        self._records = first.records
+        return first.claim
+
+    def _holds_enough(self) -> bool:
+        """Return whether enough blocks are claimed: one and the next, this process's share of a job, or the limit."""
+        if len(self._requested) < 2:
+            return False
+        last = self._requested[-1]
+        share = sum(each.claim.number == last.claim.number for each in self._requested)
+        later = sum(each.keys for each in self._requested) - self._requested[0].keys
+        return share >= last.share or later >= last.limit
+
+    def _requests(self, claim: Claim) -> bool:
+        """Request the records of a block; return False if it needs none, or must be computed without requests."""
+        with Caught(Exception):  # the computation raises it again
+            if self._job_table.crashes(claim.slot, claim.block):
+                for each in self._requested:  # a crash of their requests must not look like one of this block
+                    self._begin(each.claim)
+                    each.records.wait()
+                return False
+            self._begin(claim)
+            described, job = self._job(claim.slot, claim.number)
+            plan, _, prefetch = self._program(described)
+            upcoming = [] if claim.merge or prefetch is None else job.upcoming(claim.block)
+            if prefetch is None or not upcoming:
+                return False
+            keys, share = sum(len(each.keys) for each in upcoming), -(-job.blocks // max(plan.num_workers, 1))
+            self._requested.append(_Requested(claim, prefetch.request(upcoming), keys, share, prefetch.limit))
+            return True
+        return False
+
+    def _begin(self, claim: Claim) -> None:
+        self._job_table.begin(self._number, claim.slot, claim.number, claim.block)
 
     def _substituted(self, step: str, epoch: int, position: int) -> int:
         """Return 0, so that the block ends here: the consumer, which counts substitutions, computes it again."""
@@ -361,6 +442,10 @@ class _Worker:
         if delivers and region is not None:
             job.work.room = Room(region, partial(self._take_room, slot, len(region)), self._offers)
         try:
+            if self._records is not None:
+                context = self._records.context_with_records(context)
+                if self._records.has_waited:
+                    self._job_table.note_wait(slot)
             rows = job.run_block(block, context, before_row)
         finally:
             if self._offers.was_kept and memory is not None:
@@ -393,7 +478,7 @@ class _Worker:
         slot = claim.slot
         self._job_table.end(self._number)  # waiting for the semaphore is no work
         with self._program(described).merging:
-            self._job_table.begin(self._number, slot, claim.number, claim.block)
+            self._begin(claim)
             received = time.perf_counter()
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)

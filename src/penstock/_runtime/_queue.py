@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import _runtime
 from penstock._caught import Caught, raised_by_handler
 from penstock._decisions import (
     JOB_BATCHES,
@@ -56,6 +57,8 @@ from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
+    AWAITED_BLOCK_SECONDS,
+    AWAITED_BYTES,
     BELOW_MB_BYTES,
     CHEAP_BYTES,
     CHEAP_JOB_SECONDS,
@@ -100,14 +103,17 @@ class JobCutter(ABC, Generic[AnyJob]):
         window: the largest number of jobs that are being computed or ready.
         queues: the maximum number of queues of the client.
         read_ahead: the largest number of records of async sources that are requested ahead of the workers.
+        least_rows: the rows of a job, at least, whose records worker processes request together; 0 for no such rows.
     """
 
     def __init__(self, scheduler: Scheduler, client: Client, node: Node, window: int, step: int = 1) -> None:
         plan = client.plan
         self.node = node
-        self.window = max(plan.prefetch, window)
         self.queues = 1
         self.read_ahead = plan.limits.read_ahead
+        self.least_rows = self.read_ahead if scheduler.shares and awaits(node) else 0
+        # While the last records of a job are awaited, those of the next one are requested.
+        self.window = max(plan.prefetch, window, 2 if self.least_rows else 1)
         self._plan = plan
         self._workers = scheduler.num_workers
         self._learned: Learned[Layout] = client.learned
@@ -121,6 +127,22 @@ class JobCutter(ABC, Generic[AnyJob]):
     def window_now(self) -> int:
         """Return the largest number of jobs that are being computed or ready, by what is known of their memory."""
         return self.window
+
+    def _block_rows(self, rows: int, least_seconds: float = MIN_BLOCK_SECONDS) -> int:
+        """Return the number of rows of a block, for a job of so many rows."""
+        # However cheap rows are whose records processes request, each process has some of them.
+        seconds = AWAITED_BLOCK_SECONDS if self.least_rows else least_seconds
+        return block_rows(rows, self._workers, self._learned, least_seconds=seconds)
+
+    def _awaited_together(self, rows: int, bytes_each: float) -> int:
+        """Return how many units a job has, at least, so that processes request their records together.
+
+        Args:
+            rows: the number of rows of a unit.
+            bytes_each: the memory of a unit, in all jobs that have memory.
+        """
+        most = min(AWAITED_BYTES, self._plan.memory or math.inf) / bytes_each
+        return max(int(min(-(-self.least_rows // rows), most)), 1)
 
 
 def _rows_of_batch(plan: Plan) -> int:
@@ -167,7 +189,7 @@ class Cutter(JobCutter[BatchJob]):
         may_make = not whole and (count > 1 or self._program.has_own_merge) and self._may_make_batches(learned)
         # A block that makes batches also sends them, so it is larger, unless some workers would have no job.
         least = WHOLE_BLOCK_SECONDS if may_make and self.window >= self._workers else MIN_BLOCK_SECONDS
-        rows = block_rows(count * self._rows, self._workers, self._learned, least_seconds=least)
+        rows = self._block_rows(count * self._rows, least)
         makes_batches = may_make and (count > 1 or rows >= self._rows)
         cut = BlockSize(rows, whole, makes_batches)
         work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
@@ -207,13 +229,16 @@ class Cutter(JobCutter[BatchJob]):
         most_bytes = min(usual_bytes, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = most_bytes / bytes_each
+        awaited = self._awaited_together(self._rows, bytes_each)
         if not whole:
             cheap_bytes = min(CHEAP_BYTES, memory) if self._shared else most_bytes
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, cheap_bytes / bytes_each)
-            return units_per_job(JOB_BATCHES, by_time, max(min(by_bytes, times * MAX_JOB_BATCHES), cheap))
-        wanted = self._parents.wanted(self._rows, knows_bytes=row_bytes > 0)
+            most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
+            return units_per_job(JOB_BATCHES, by_time, most, awaited)
+        wanted = max(self._parents.wanted(self._rows, knows_bytes=row_bytes > 0), awaited)
         to_end = partial(self._to_parents_end, step_range)
-        return units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_PARENT_BATCHES), wanted, to_end)
+        most = max(min(by_bytes, MAX_PARENT_BATCHES), awaited)
+        return units_per_job(JOB_BATCHES, by_time, most, wanted, to_end)
 
     def _to_parents_end(self, step_range: StepRange, count: int, most: int) -> int:
         """Return the number of batches up to the next one, from `count` on, that ends with a parent's last row."""
@@ -239,6 +264,7 @@ class SpanCutter(JobCutter[SpanJob]):
         self.queues = len(inputs)
         # Inputs that read async sources share the limit.
         self.read_ahead = max(self.read_ahead // max(sum(map(awaits, inputs)), 1), 1)
+        self.least_rows = min(self.least_rows, self.read_ahead)
         self._block_input = block_input
         self._max_positions = MAX_POSITIONS // len(inputs)
         self._start = start
@@ -251,15 +277,17 @@ class SpanCutter(JobCutter[SpanJob]):
         by_time = 0.0
         if seconds is not None and element_bytes is not None:
             by_time = JOB_SECONDS * self._workers / max(seconds, 1e-9)
-        least = max(self._rows, 2 * self._workers)
-        most = min(self._max_positions, SPAN_BYTES / max(element_bytes or 0, 1))
+        row_bytes = max(element_bytes or 0, 1)
+        awaited = self._awaited_together(1, row_bytes * (self.window + 1)) if by_time else 1
+        least = max(self._rows, 2 * self._workers, awaited)
+        most = min(self._max_positions, max(SPAN_BYTES / row_bytes, awaited))
         whole = self._parents.come_whole()
         if whole:
             least = max(least, self._parents.wanted(1, knows_bytes=bool(element_bytes)))
         count = units_per_job(JOB_POSITIONS, by_time, most, least, self._to_parents_end if whole else None)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
-        cut = BlockSize(block_rows(len(span), self._workers, self._learned), whole)
+        cut = BlockSize(self._block_rows(len(span)), whole)
         return Job(SpanWork(self._block_input, span, cut))
 
     def _to_parents_end(self, count: int, most: int) -> int:
@@ -577,12 +605,13 @@ def _none() -> None:
 def open_queue(
     kind: type[JobQueue[AnyJob]], scheduler: Scheduler, client: Client, cutter: JobCutter[AnyJob]
 ) -> JobQueue[AnyJob]:
-    """Start to compute a cutter's jobs ahead; for threads, the records of async sources are requested before that."""
+    """Start to compute a cutter's jobs ahead; for threads, the records of async sources are requested before that.
+
+    Processes request the records of the blocks that they claim.
+    """
     next_job, ended = cutter.next_job, None
     if client.plan.place == "threads" and awaits(cutter.node):
-        from penstock._runtime._io_prefetch import IOPrefetch  # noqa: PLC0415 - asyncio is slow to import
-
-        ahead = IOPrefetch(cutter.node, next_job, cutter.read_ahead)
+        ahead = _runtime.IOPrefetch(cutter.node, next_job, cutter.read_ahead)
         next_job, ended = ahead.next_job, ahead.close
     return kind(scheduler, client, next_job, cutter.window_now, queues=cutter.queues, ended=ended)
 

@@ -28,10 +28,12 @@ class Source(Protocol):
     - `read(keys)` with keys an int64 array: returns one record for each key, in the order of the keys, which may
       repeat. If there is no `read`, `__getitems__(keys)` with a list of ints, torch's name for the same, is used.
     - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
-      background thread, and a loader with workers awaits many at once. With it, `__getitem__` isn't needed. The
-      attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads ahead.
+      background thread of the process, and a loader with workers awaits many at once. With it, `__getitem__` isn't
+      needed. The attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads
+      ahead.
     - `async def aclose(self)`, for such a source: awaited on that event loop when the last open loader that reads the
-      source is closed, and at the end of the program. A later read must open again what this closed.
+      source is closed, and at the end of the program, at most for 5 seconds. A later read must open again what this
+      closed.
     - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows, and for a
       text or bytes a list of as many items. All records must have equal shapes. A source that only sometimes has such
       records sets the bool attribute `fixed_shape`.

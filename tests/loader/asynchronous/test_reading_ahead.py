@@ -1,7 +1,10 @@
 """With workers, records of async sources are requested ahead, within a bound."""
 
 import asyncio
+import os
 from collections import Counter
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 import penstock as ps
 from tests.equivalence.decisions import random_decisions
 from tests.loader.asynchronous.server import OverHttp, dataset_of, serving
+from tests.places import LINUX
 
 
 class Noting:
@@ -43,6 +47,72 @@ def test_requests_at_a_server_reach_the_window_and_never_exceed_it(kind: str, wi
             assert [batch.tolist() for batch in loader] == expected
         assert server.most == window
         assert sorted(server.answered) == list(range(300))
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ["indexed", "ordered"])
+@pytest.mark.parametrize(("window", "workers"), [(64, 1), (60, 3)])
+def test_requests_of_processes_reach_the_window_and_never_exceed_it(kind: str, window: int, workers: int) -> None:
+    """Processes share `read_ahead`, once the first batches have shown how large elements are."""
+    expected = [batch.tolist() for batch in dataset_of([number**2 for number in range(300)], kind)]
+    most = window * 2 // 3  # records of the first batches have arrived, and wait for others of their block
+    first = [int(key) for batch in islice(dataset_of(list(range(300)), kind), 6) for key in batch]
+    with serving(together=most, at_once=first) as server:
+        dataset = dataset_of(OverHttp(server.port, 300), kind)
+        limits = ps.Limits(read_ahead=window)
+        with ps.Loader(dataset, num_workers=workers, workers="processes", limits=limits) as loader:
+            assert [batch.tolist() for batch in loader] == expected
+        assert most <= server.most <= window
+        assert sorted(server.answered) == list(range(300))
+
+
+class Noted:
+    """Numbers of an async source, and a function of them that waits at one; both note in files what they get."""
+
+    def __init__(self, folder: Path) -> None:
+        self.requested, self.computed, self.gate = folder / "requested", folder / "computed", folder / "gate"
+        os.mkfifo(self.gate)
+
+    def __len__(self) -> int:
+        return 1000
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the keys."""
+        await asyncio.sleep(0)
+        numbers = [int(key) for key in keys]
+        _append(self.requested, numbers)
+        return numbers
+
+    def compute(self, number: int) -> int:
+        """Return the number."""
+        _append(self.computed, [number])
+        if number == 16:
+            self.gate.read_bytes()
+        return number
+
+    def not_computed(self) -> set[int]:
+        """Return the numbers that were requested, and not computed."""
+        requested, computed = (set(map(int, path.read_text().split())) for path in (self.requested, self.computed))
+        return requested - computed
+
+
+def _append(path: Path, numbers: list[int]) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{number}\n" for number in numbers)
+
+
+@LINUX
+def test_a_seek_drops_the_blocks_that_a_process_has_claimed(tmp_path: Path) -> None:
+    """Records that were requested for batches before a seek are not computed after it."""
+    noted = Noted(tmp_path)
+    with ps.Loader(ps.read(noted).map(noted.compute).batch(4), num_workers=1, workers="processes") as loader:
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        with noted.gate.open("wb"):  # the process computes the number, and has claimed further blocks
+            loader.seek(200)
+        assert next(iter(loader)).tolist() == [800, 801, 802, 803]
+        loader.close()
+        assert {number for number in noted.not_computed() if number < 800}
 
 
 def test_reading_ahead_is_bounded() -> None:

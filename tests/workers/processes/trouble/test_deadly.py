@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import penstock as ps
 from penstock.errors import WorkerError
@@ -57,6 +58,29 @@ def test_the_crashing_row_is_named(name: str, batch_size: int, place: dict[str, 
             assert raised.value.exit_code == -signal.SIGKILL
         loader.seek(step + 1)
         assert len(list(loader)) == -(-700 // batch_size) - step - 1
+
+
+class Deadly:
+    """An async source of numbers, of which one crashes the process that reads it, but not the test's."""
+
+    def __len__(self) -> int:
+        return 700
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the keys, or crash."""
+        return [functions.kills_itself(key) for key in keys.tolist()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_record_that_crashes_while_others_are_computed_is_named(batch_size: int) -> None:
+    """Processes request records of blocks ahead; a crash there is not taken for one of the block before."""
+    step, row = divmod(DEADLY, batch_size)
+    with processes(ps.read(Deadly()).batch(batch_size)) as loader:
+        batches = iter(loader)
+        for number in range(step):
+            assert np.atleast_1d(next(batches))[0] == number * batch_size
+        with pytest.raises(WorkerError, match=rf"row {row} of step {step}, .* key {DEADLY}, .*SIGKILL"):
+            next(batches)
 
 
 def test_of_two_crashing_rows_the_first_is_named() -> None:
