@@ -10,13 +10,14 @@ Guarantees:
   - A source has at most one loop in a process, created at its first read. The loop ends when the source is collected,
     and cleanly at the end of the program. A forked child gets a new loop.
   - A source's `aclose` is awaited on its loop when the last loader that reads it is closed, and at the end of the
-    program. A later read opens what it needs again, on the same loop.
+    program; if it takes too long, it is cancelled. A later read opens what it needs again, on the same loop.
   - The exception of a coroutine is raised in its caller, with its traceback; the loop continues after any exception.
   - A caller that is cancelled or interrupted while it waits cancels the coroutine. If the caller is on another loop,
     the cancellation continues after the coroutine has ended.
 """
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
@@ -30,7 +31,9 @@ from penstock._caught import Caught
 from penstock._os import Bell, DaemonThread, renewed_after_fork, uninterrupted
 from penstock.errors import ClosedError, UsageError
 
+_CLOSE_SECONDS: Final = 5.0  # the time that `aclose` has: a session ends its connections in far less
 _EXIT_SECONDS: Final = 0.5  # the longest time that the end of the program waits for coroutines
+_logger = logging.getLogger("penstock")
 
 Work = Callable[[], Awaitable[object]]
 
@@ -91,6 +94,13 @@ class Call:
         self.outcome.set_result(
             Outcome(None, CancelledError("read was cancelled")) if task.cancelled() else task.result()
         )
+
+
+async def _closed(aclose: Callable[[], object]) -> None:
+    """Call a source's `aclose`, and await it if it is a coroutine function."""
+    closing = aclose()
+    if isinstance(closing, Awaitable):
+        await closing
 
 
 async def _outcome(work: Work) -> Outcome:
@@ -177,24 +187,32 @@ class SourceLoop:
                 await asyncio.wrap_future(call.outcome)
             raise
 
-    def close(self, source: object, seconds: float | None = None) -> None:
-        """Await the source's `aclose`, if it has one and was read since the last call; at most for some seconds.
+    def close(self, source: object) -> None:
+        """Await the source's `aclose`, if it has one and was read since the last call; cancel it if it takes too long.
 
         Raises:
             Exception: whatever it raises.
         """
-        aclose: Work | None = getattr(source, "aclose", None)
+        aclose: Callable[[], object] | None = getattr(source, "aclose", None)
         is_here = os.getpid() == self.process and not self._thread.is_current
         if not is_here or not self._was_read or not callable(aclose):
             return
+        is_exit = not threading.main_thread().is_alive()
+        seconds = _EXIT_SECONDS if is_exit else _CLOSE_SECONDS
+        ended = Bell()
+        call = self._started(partial(_closed, aclose), ended)
         try:
-            if seconds is None:
-                self.run(aclose)
-            else:
-                with suppress(TimeoutError):
-                    self.start(aclose).outcome.result(seconds)
+            has_ended = ended.wait(seconds)
         finally:
             self._was_read = False
+            call.cancel()  # unless it has ended
+        if is_exit:
+            return
+        if has_ended:
+            _result_of(call.outcome.result())
+        else:
+            text = "aclose of a %s hasn't ended after %s s, so it was cancelled; give it a timeout of its own"
+            _logger.warning(text, type(source).__name__, seconds)
 
     def stop(self) -> None:
         """Cancel all coroutines, and end the loop. At the end of the program, wait a moment until it has ended."""
@@ -287,7 +305,7 @@ class Loops:
         # Without the lock: the garbage collector may call this while the same thread holds it.
         if not threading.main_thread().is_alive():
             with suppress(KeyboardInterrupt):  # Ctrl-C at the end of the program ends the wait
-                loop.close(source(), _EXIT_SECONDS)
+                loop.close(source())
                 loop.stop()
             return  # the source still exists, and must get no second loop
         if self._loops.get(identity) is loop:

@@ -290,6 +290,51 @@ def test_the_last_loader_closes_the_session_of_its_sources(place: dict[str, Any]
     assert len(source.loops) == 1
 
 
+class Lasting(Session):
+    """A session whose end takes for ever."""
+
+    async def aclose(self) -> None:
+        """Wait for ever."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.notes.append("cancelled")
+
+
+class Plainly:
+    """A session that is closed by plain code."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return 8
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the keys."""
+        return [int(key) for key in keys]
+
+    def aclose(self) -> None:
+        """Close the session."""
+        self.is_closed = True
+
+
+def test_a_session_that_does_not_end_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing a loader waits for `aclose` for a while only; one that is no coroutine function is called, too."""
+    monkeypatch.setattr("penstock.sources._source_loop._CLOSE_SECONDS", 0.01)
+    lasting, plain = Lasting(), Plainly()
+    source: Any
+    for source in (lasting, plain):
+        with ps.Loader(ps.read(source).batch(4)) as loader:
+            assert len(list(loader)) == 2
+    assert plain.is_closed
+    assert ps.read(lasting)[0] == 0  # on its loop, after the cancellation
+    assert lasting.notes[1] == "cancelled"
+    assert "aclose of a Lasting hasn't ended after 0.01 s" in caplog.text
+
+
 @pytest.mark.usefixtures("forked_programs")
 def test_a_session_is_closed_at_the_end_of_the_program() -> None:
     """A program that indexes a dataset, or leaves its loader open, has `aclose` awaited at its end."""
