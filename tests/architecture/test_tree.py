@@ -13,7 +13,7 @@ LARGE_FILES: dict[str, str] = {
 }
 
 # The number of waivers in src and native. It may only fall: the commit that removes one lowers it.
-WAIVERS = 19
+WAIVERS = 18
 
 SOURCE_SUFFIXES = (".py", ".cpp", ".hpp")
 WAIVER = re.compile(r"(?:#|//)\s*(?:noqa|type:\s*ignore|pyright:\s*ignore|pragma:|mypy:|NOLINT)(?P<rest>.*)")

@@ -96,6 +96,14 @@ def _remedy(value: object) -> str | None:
         return "That is the class itself: create an instance of it."
     if isinstance(value, Mapping):
         return "Its keys are names: pass a dict of arrays, or one of its values."
+    if inspect.isasyncgenfunction(read := getattr(value, "read", None)):
+        return "Its read is an async generator: make it return a list of the records, without yield."
+    if read is None and inspect.iscoroutinefunction(getattr(value, "__getitem__", None)):
+        return (
+            "Its __getitem__ is a coroutine function: write async def read(self, keys) instead, which returns a list."
+        )
+    if callable(read) and hasattr(value, "__len__") and not hasattr(value, "__getitem__"):
+        return "Add a __getitem__; or, if its read returns a coroutine, write it as async def read(self, keys)."
     if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
         return (
             "Pass a list, a dict of arrays or one of ps.sources, or write a class with these two methods; "

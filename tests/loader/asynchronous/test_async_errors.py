@@ -408,6 +408,50 @@ def test_wrong_sources_and_limits_are_refused() -> None:
         ps.Loader(ps.range(4), limits=ps.Limits(read_ahead=0))
 
 
+class Yielding(Failing):
+    """A source whose `read` is an async generator."""
+
+    async def read(self, keys: NDArray[np.int64]) -> Any:
+        """Yield the keys."""
+        for key in keys.tolist():
+            yield key
+
+
+class Returning:
+    """A source whose `read` returns a coroutine, and isn't a coroutine function."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def read(self, keys: NDArray[np.int64]) -> Any:
+        """Return a coroutine."""
+        return Failing(nothing).read(keys)
+
+
+class Awaitable:
+    """A source whose `__getitem__` is a coroutine function."""
+
+    def __len__(self) -> int:
+        return 3
+
+    async def __getitem__(self, key: int) -> int:
+        return key
+
+
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [
+        (Yielding(nothing), r"is an async generator: make it return a list"),
+        (Returning(), r"if its read returns a coroutine, write it as async def read"),
+        (Awaitable(), r"__getitem__ is a coroutine function: write async def read"),
+    ],
+)
+def test_sources_that_are_async_in_another_way_are_refused(source: Any, remedy: str) -> None:
+    """The error names the form that an async source has."""
+    with pytest.raises(ps.errors.UsageError, match=remedy):
+        ps.read(source)
+
+
 def test_a_class_with_slots_can_be_a_source() -> None:
     """A source without weak references has its loop as long as its dataset."""
 
