@@ -202,9 +202,9 @@ class Numbers:
         self.made = threading.Semaphore(0)
         self.inner = self
 
-    def __call__(self, *_arguments: object, alone: bool) -> "Numbers":
+    def __call__(self, *_arguments: object, on_request: bool) -> "Numbers":
         """Return the fold itself, in the place of a new one."""
-        assert not alone
+        assert not on_request
         return self
 
     def __iter__(self) -> Iterator[Chunk]:

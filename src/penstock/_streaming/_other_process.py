@@ -13,10 +13,10 @@ from penstock._processes import (
     Supervisor,
     fixed_seeds,
     has_cloudpickle,
-    importing,
     is_guarded,
     modules_of,
     naming,
+    unimportable,
     uses_server,
 )
 
@@ -44,7 +44,7 @@ def result_elsewhere(function: Callable[..., ResultT], *arguments: object) -> Re
         return None
     with Caught(Exception):
         pickled = _pickled((function, arguments))
-        if pickled is not None and not importing(stream := bytes(stream_of(memoryview(pickled)))):
+        if pickled is not None and not unimportable(stream := bytes(stream_of(memoryview(pickled)))):
             return cast("ResultT | None", _received(pickled, naming(modules_of(stream))))
     return None
 
