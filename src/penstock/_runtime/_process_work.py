@@ -308,6 +308,8 @@ class _Worker:
         self._records = None
         if not self._requested:
             self._throttle.wait_for_processor()
+            if not any(program.prefetch for program in self._programs.values()):  # that of a new plan comes with a job
+                return self._ring.claim_wait(self._number)
         while not self._holds_enough():
             claim = self._ring.claim(self._number) if self._requested else self._ring.claim_wait(self._number)
             if claim is None:
