@@ -44,7 +44,7 @@ _PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
 _TEXTS: Final = frozenset({np.bytes_, np.str_})
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 _IN_MODULES: Final = (type, FunctionType, ModuleType)
-_BY_VALUE: Final = threading.RLock()  # held by who changes cloudpickle's list of modules
+_BY_VALUE: Final = threading.RLock()  # held while cloudpickle's list of modules is another one
 
 
 class Pickled(NamedTuple):

@@ -278,7 +278,7 @@ def _taken(stream: _Stream, work: UserCode, wanted: StreamRequest) -> Sealed:
         if reading.error is None:
             return Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))
     if getattr(stream.elements, "gi_frame", stream) is None:
-        stream.has_ended = True  # a generator ends as it raises, while one made anew with the state would go on
+        stream.has_ended = True  # a generator ends as it raises, while a new one with the state would go on
     error = _note(sent_error((pickling if reading.error is None else reading).taken()))
     return Sealed(StreamedBatch(None, is_batch=False, has_ended=stream.has_ended, state=state, error=error))
 
