@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock._caught import Caught
 
 _OF_EACH_PYTHON: Final[frozenset[object]] = frozenset({BuiltinImporter, FrozenImporter, PathFinder})
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})  # folders of packages
 _FOUND: Final = sys.stdlib_module_names | {"__main__", "__mp_main__", "penstock"}
 
 
@@ -80,8 +81,11 @@ def _is_same(spec: ModuleSpec | None, name: str) -> bool:
         return spec is not None
     if not spec.has_location or spec.origin is None:
         return False  # a folder, while the module has a file
+    # Of an installed package there may be copies: ray has a psutil of its own, from where it takes it first.
+    if spec.origin == ours or _INSTALLED & {*ours.split(os.sep)}:
+        return True
     with suppress(OSError):
-        return spec.origin == ours or os.path.samefile(spec.origin, ours)
+        return os.path.samefile(spec.origin, ours)
     return False
 
 

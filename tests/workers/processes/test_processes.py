@@ -126,6 +126,22 @@ def test_modules_that_processes_do_not_find_are_sent(
     assert not cloudpickle.list_registry_pickle_by_value()
 
 
+def test_a_copy_of_an_installed_package_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes import the copy along their path: what can't be pickled is in it, too."""
+    pytest.importorskip("cloudpickle")
+    for copy in ("vendored", "usual"):
+        folder = tmp_path / copy / "site-packages"
+        folder.mkdir(parents=True)
+        (folder / "copied_rows.py").write_text("import threading\nlock = threading.Lock()\ndoubled = (2).__mul__\n")
+    monkeypatch.delitem(sys.modules, "copied_rows", raising=False)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "vendored" / "site-packages")
+        module: Any = importlib.import_module("copied_rows")
+    monkeypatch.syspath_prepend(tmp_path / "usual" / "site-packages")
+    with processes(ps.range(8).map(lambda number: module.doubled(number)).batch(8), num_workers=1) as loader:
+        assert [batch.tolist() for batch in loader] == [list(range(0, 16, 2))]
+
+
 def test_modules_that_processes_do_not_find_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without cloudpickle the message has the module and the remedies."""
     module = unfound("its directory is no longer on the path", tmp_path, monkeypatch)
