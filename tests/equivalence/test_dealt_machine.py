@@ -240,10 +240,13 @@ class DealtMachine(RuleBasedStateMachine):
         if ranks == len(saved.ats):
             for loader, state in zip(self.loaders, saved.states, strict=True):
                 loader.load_state_dict(saved.states if together else state)
-            stay_ended = not together or all(at.ended for at in saved.ats)
-            ats = [at._replace(ended=at.ended and stay_ended) for at in saved.ats]
+            ended = [loader.epoch > saved.epoch for loader in self.loaders]
+            assert not together or len(set(ended)) == 1
+            for rank, at in enumerate(saved.ats):  # an empty rest is saved as the state at its end
+                can_end = at.ended or not saved.deal.is_whole or at.row == saved.deal.ends[rank]
+                assert can_end if ended[rank] else together or not at.ended
+            ats = [at._replace(ended=has_ended) for at, has_ended in zip(saved.ats, ended, strict=True)]
             self.stand(saved.epoch, saved.deal, ats)
-            assert not together or len({loader.epoch for loader in self.loaders}) == 1
             return
         for loader in self.loaders:
             loader.load_state_dict(saved.states)
