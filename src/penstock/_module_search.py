@@ -81,7 +81,7 @@ def _is_same(spec: ModuleSpec | None, name: str) -> bool:
         return spec is not None
     if not spec.has_location or spec.origin is None:
         return False  # a folder, while the module has a file
-    # Of an installed package there may be copies: ray has a psutil of its own, from where it takes it first.
+    # An installed package may have copies: ray, for one, imports a psutil of its own.
     if spec.origin == ours or _INSTALLED & {*ours.split(os.sep)}:
         return True
     with suppress(OSError):
