@@ -135,9 +135,9 @@ def test_a_copy_of_an_installed_package_is_the_same(tmp_path: Path, monkeypatch:
         (folder / "copied_rows.py").write_text("import threading\nlock = threading.Lock()\ndoubled = (2).__mul__\n")
     monkeypatch.delitem(sys.modules, "copied_rows", raising=False)
     with monkeypatch.context() as patch:
-        patch.syspath_prepend(tmp_path / "vendored" / "site-packages")
+        patch.setattr(sys, "path", [str(tmp_path / "vendored" / "site-packages"), *sys.path])
         module: Any = importlib.import_module("copied_rows")
-    monkeypatch.syspath_prepend(tmp_path / "usual" / "site-packages")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "usual" / "site-packages"), *sys.path])
     with processes(ps.range(8).map(lambda number: module.doubled(number)).batch(8), num_workers=1) as loader:
         assert [batch.tolist() for batch in loader] == [list(range(0, 16, 2))]
 
