@@ -84,7 +84,8 @@ class WaitsForAnotherCall(Scripted):
             call.set_result([(True, Values([(True, items[0])], token=7))])
         else:
             call.set_result([(True, Values([(True, item)])) for item in items])
-            self._step.set_result([(True, Values([(True, "more")]))])
+            if not self._step.done():  # on a busy machine the other items come in several calls
+                self._step.set_result([(True, Values([(True, "more")]))])
 
     def step(self, values: Values) -> Outcomes:
         """Continue the generator of the first item."""
