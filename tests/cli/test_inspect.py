@@ -90,6 +90,7 @@ def test_a_file_without_a_state_is_refused(content: bytes | None, message: str, 
     text = capsys.readouterr().err
     assert message in text
     assert ("begins as JSON" in text) == ("begins as JSON" in message)
+    assert "weights_only" not in text  # torch advises to run the code in the file
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, capsys: Output) -> None:

@@ -185,7 +185,9 @@ def test_batches_decide_which_leaves_fit(capsys: Output) -> None:
     assert main(["lint", f"{HERE}:stacked", "--num-workers", "0"]) == 1
     assert "['boxes'] has several shapes" in capsys.readouterr().out
     assert main(["lint", f"{HERE}:stacked", "--num-workers", "0", "--allow", "ragged"]) == 0
-    assert capsys.readouterr().out.endswith("no findings\n")
+    text = capsys.readouterr().out
+    assert text.endswith("no findings\n")
+    assert re.search(r"a batch takes [1-9]\d* bytes, and 3 in flight [1-9]\d* bytes, of ", text)
     assert main(["lint", f"{HERE}:above", "--num-workers", "0"]) == 1
     assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in capsys.readouterr().out
     assert main(["lint", f"{HERE}:huge", "--num-workers", "0"]) == 1

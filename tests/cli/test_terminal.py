@@ -52,6 +52,14 @@ def test_a_terminal_gets_one_line_that_is_redrawn() -> None:
     assert screen.getvalue().endswith("\r\x1b[Kdone\n")
 
 
+def test_an_encoding_without_bars_gets_plain_ones() -> None:
+    """The done part of a bar differs from the rest, also in ASCII."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Terminal(stream).line("━━─ …ä")
+    stream.seek(0)
+    assert stream.read() == "##- ~?\n"
+
+
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_the_live_line_never_wraps(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a narrow terminal first the bar gets shorter, then the text: a wrapped line could not be redrawn."""

@@ -167,11 +167,11 @@ class _Requested(NamedTuple):
     claim: Claim
     records: "BlockRecords"
     keys: int
-    """How many records these are."""
+    """The number of its records."""
     share: int
-    """How many blocks of the job this process should take."""
+    """The number of blocks of the job that this process should take."""
     limit: int
-    """How many records it may have requested."""
+    """The largest number of records that this process may have requested."""
 
 
 def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:

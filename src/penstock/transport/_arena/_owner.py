@@ -357,7 +357,14 @@ class Arena:
 
     @property
     def ends_descriptor(self) -> int:
-        """The descriptor that is readable if the process of a participant has ended since the last `reclaim`."""
+        """The descriptor that is readable if the process of a participant has ended since the last `reclaim`.
+
+        A program that waits for room by itself watches it beside `fileno()`, and then calls `reclaim`, which returns
+        that process's memory. It is closed with the arena.
+
+        Raises:
+            ClosedError: the arena was closed.
+        """
         return self._open().participants.ends_descriptor
 
     @property

@@ -40,7 +40,7 @@ _MAX_DIMENSIONS: Final = 64
 _NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}  # the characters in the head's struct
 _SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
 _NUM_ENTRIES: Final = {"dict": 3, "list": 2, "tuple": 2, "fields": 5, "fields alone": 5, "registered": 5}
-"""How many entries a container has in a description, by its form."""
+"""The number of entries of a container in a description, by its form."""
 
 Node: TypeAlias = "tuple[type, str | tuple[str, ...], tuple[Node, ...]] | None"
 """The structure of an element without its leaves, hashable: the type, its keys and its children; None for a leaf.
