@@ -1,6 +1,7 @@
 // Times of steps: exact sums, laps in a ring, and buckets whose bounds are those of the durations.
 #include "core/step_times.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
@@ -17,10 +18,16 @@ void check(bool held, const char* rule) {
     }
 }
 
-// Spends a time that is noted.
-void spend() {
+double seconds_since(std::chrono::steady_clock::time_point began) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+// Spends a time that is noted; returns its seconds.
+double spend() {
+    const auto began = std::chrono::steady_clock::now();
     volatile double sum = 0;
     for (int i = 0; i < 200'000; ++i) sum = sum + std::sqrt(static_cast<double>(i));
+    return seconds_since(began);
 }
 
 }  // namespace
@@ -39,24 +46,27 @@ int main() {
     std::vector<double> words(whole_words + 3 * step_words + lap_words * kept_laps);
     StepTimes times(words, {{10, 0}, {20, 1}, {30, 7}}, 2, step_words);
     const auto of = [&](std::size_t step, std::size_t word) { return words[whole_words + step_words * step + word]; };
+    const auto began = std::chrono::steady_clock::now();
     times.start(5);
     check(!times.enter().has_value(), "no step evaluates the outermost block");
-    spend();
+    const double spent = spend();
     times.lap(10, 4, 1);
     times.lap(20, 3, 2);
     times.lap(30, 1, 1);  // a number beyond the steps
     times.lap(40, 1, 1);  // an unknown step
+    // Another program may have the processor between two laps, so no time of a step is short for certain.
+    const double others = seconds_since(began) - spent;
     times.work(1.5);
     check(words[rows_word] == 5 && words[busy_word] == 1.5, "rows and work are added up");
     check(of(0, elements_word) == 4 && of(1, elements_word) == 6 && of(2, elements_word) == 2, "so are elements");
-    check(of(0, seconds_word) > noted_seconds && of(1, seconds_word) < of(0, seconds_word), "a time is its step's");
+    check(of(0, seconds_word) >= spent && of(1, seconds_word) <= others, "a time is its step's");
     check(of(0, cpu_of_seconds_word) > 0, "the first block is measured in processor time, too");
     double counted = 0;
     for (int bucket = 0; bucket < bucket_count; ++bucket)
         counted += of(0, histogram_word + static_cast<std::size_t>(bucket));
     check(counted == 4, "the elements of a noted time are in its histogram");
     const std::size_t ring = whole_words + 3 * step_words;
-    check(words[laps_word] == 1 && words[ring] == whole_words && words[ring + 2] == of(0, seconds_word), "it is a lap");
+    check(words[laps_word] >= 1 && words[ring] == whole_words && words[ring + 2] == of(0, seconds_word), "it is a lap");
 
     LockWaits waits;
     waits.add(0.001);
