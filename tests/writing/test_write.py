@@ -486,6 +486,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("arrow", {"x": {"a": ["a", b"b"]}}, "'x' at position 0 is a dict, .*: pyarrow would make string of a bytes"),
     ("arrow", {"x": MOMENT.astimezone(datetime.UTC).timetz()}, "'x' at position 0 is a time, .*no time zone"),
     ("arrow", {"x": np.datetime64("20000-01-01")}, "'x' at position 0 is a datetime64"),
+    ("arrow", {"x": np.array([1, 2], "m8[10ms]")}, r"'x' at position 0 is a timedelta64\[10ms\] .*: Arrow .* of 10 ms"),
+    ("arrow", {"x": np.ones((2, 2), "M8[25s]")}, r"'x' at position 0 is a datetime64\[25s\]"),
+    ("arrow", {"x": {"a": [np.timedelta64(1, ("s", 2))]}}, "'x' at position 0 is a dict, .*: Arrow has no unit of 2 s"),
     ("parquet", {"x": {}}, "Parquet has no such column"),
     ("parquet", {"x": np.zeros((2, 2), "M8[s]")}, r"times in seconds; those of field 'x' have. Call .astype"),
 ]
@@ -528,6 +531,9 @@ def test_a_block_of_another_type_is_refused(
         (DAY, MOMENT, "at position 3 doesn't fit those before it: .*date"),
         (MOMENT, MOMENT.astimezone(datetime.UTC), "at position 3 .*: a column has either times with a time zone or"),
         ([1], ["a"], "at position 3 doesn't fit those before it"),
+        (np.ones(1, "m8[s]"), np.ones(1, "m8[ms]"), "at position 3 .*: times of NumPy in a column must have one dtype"),
+        (np.ones(1, "M8[s]"), np.ones(1), "at position 3 .*: times of NumPy in a column must have one dtype"),
+        ([np.ones(1, "m8[s]")], [np.ones(1, "m8[ms]")], "at position 3 .*: times of NumPy in a column must have one"),
     ],
 )
 @pytest.mark.parametrize("order", [1, -1])

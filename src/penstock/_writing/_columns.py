@@ -283,6 +283,7 @@ def _exact(values: list[object]) -> Column:
         _LossError: it would.
     """
     pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    _need_one_unit(values)
     try:
         column = pyarrow.array(values)
     except TypeError:
@@ -323,7 +324,29 @@ def _need_kept(values: Sequence[object], kind: Kind) -> None:
         if loss is not None:
             raise _LossError(loss)
     for inner, inner_kind in _inner(values, kind):
+        _need_one_unit(inner)
         _need_kept(inner, inner_kind)
+
+
+def _need_one_unit(values: Sequence[object]) -> None:
+    """Check that NumPy's times, and the arrays beside them, have one dtype, whose unit isn't a multiple of another.
+
+    pyarrow reads all of them in the unit of the first, without its multiple, and crashes at numbers after times.
+
+    Raises:
+        _LossError: they don't.
+    """
+    if not any(issubclass(each, _WITH_DTYPES) for each in {*map(type, values)}):
+        return
+    given = [cast("Any", value).dtype for value in values if isinstance(value, _WITH_DTYPES)]
+    dtypes: list[Any] = [dtype for dtype in dict.fromkeys(given) if dtype.kind != "O"]
+    times = [dtype for dtype in dtypes if dtype.kind in "mM"]
+    if times and len(dtypes) > 1:
+        names = ", ".join(map(str, dtypes))
+        raise _LossError(f"times of NumPy in a column must have one dtype, and these have {names}")
+    for unit, count in map(np.datetime_data, times):
+        if count > 1:
+            raise _LossError(f"Arrow has no unit of {count} {unit}")
 
 
 def _inner(values: Sequence[Any], kind: Kind) -> Iterator[tuple[Sequence[object], Kind]]:
@@ -367,6 +390,7 @@ def _loss_of_nanoseconds(values: Sequence[object]) -> str | None:
     return _NANOSECONDS if any(getattr(duration, "nanoseconds", 0) for duration in durations) else None
 
 
+_WITH_DTYPES: Final = (np.ndarray, np.datetime64, np.timedelta64)
 _DAYS: Final = np.dtype("datetime64[D]")
 _DATES: Final = np.array(["0001-01-01", "9999-12-31"], _DAYS)  # of Python, the first and the last
 _NANOSECONDS: Final = "pyarrow drops the nanoseconds of pandas, but not those of value.to_numpy()"
