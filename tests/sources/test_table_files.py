@@ -367,6 +367,15 @@ FORMATS: dict[str, tuple[type[Parquet | Arrow], Write]] = {
 }
 
 
+def test_a_schema_without_a_length_before_it_is_read(tmp_path: Path) -> None:
+    """Files of polars are such: readers find the schema and the batches by the end of the file."""
+    write_arrow(TABLE, tmp_path / "a.arrow")
+    content = (tmp_path / "a.arrow").read_bytes()
+    end = 16 + int.from_bytes(content[12:16], "little")
+    (tmp_path / "a.arrow").write_bytes(content[:8] + content[16:end] + bytes(8) + content[end:])
+    assert_same(Arrow(tmp_path / "a.arrow", cache=tmp_path).read(range(10)), RECORDS)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_columns_must_be_those_of_the_first_file(tmp_path: Path, name: str) -> None:
     """A column that is missing, new or of another type is named with both files, once a file is indexed or not."""

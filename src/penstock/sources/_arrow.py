@@ -1,15 +1,16 @@
 """The source of Arrow files, which IPC and Feather name as well; records are rows as dicts of columns.
 
-The format of files has a list of record batches at its end, and the format of streams has none. Both are sequences of
-messages, so one scan finds the number of rows of each batch in either: it reads the head of each message, a table of
-FlatBuffers of which one field is needed, and hops over its body. Values are read from the mapped file.
+The format of files has a list of record batches at its end, and the format of streams has none: there each message
+follows the one before it. A scan finds the number of rows of each batch in either: it reads the head of each message, a
+table of FlatBuffers of which one field is needed, and hops over its body. Values are read from the mapped file.
 
 A block is a record batch of a file, or a whole stream. Only if its buffers are compressed does it take memory.
 """
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, BinaryIO, Final
 
 from penstock.errors import CorruptRecordError, UsageError
@@ -29,7 +30,9 @@ from penstock.sources._table_files import (
 _FORMAT: Final = "Arrow IPC"
 _MAGIC: Final = b"ARROW1"
 _FIRST_FEATHER: Final = b"FEA1"
-_BEGIN: Final = 8  # of the messages in the format of files: after the magic and two bytes
+_TAIL: Final = 10  # bytes at the end of a file: the size of the footer before them, and the magic
+_BATCHES: Final = 3  # the field of a footer that lists the record batches
+_BLOCK: Final = "<qi4xq"  # of such a list: the offset in the file, and the sizes of the head and of the body
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _HEADER: Final = 2  # the field of a message that has the record batch
 _LENGTH: Final = 0  # the field of a record batch that has its number of rows
@@ -159,9 +162,12 @@ def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
     with reading(path, _FORMAT):
         content = _map(path)
         reader = _open(content)
-        schema = reader.schema
-        rows, read_bytes = _rows_of_batches(content)
-    if _is_file(content):
+        schema, is_file = reader.schema, _is_file(content)
+        following = need_arrow().BufferReader(content)
+        messages = _listed(content) if is_file else _messages(following)
+        rows = [_rows_of(bytes(message.metadata)) for message in messages if message.type == "record batch"]
+        read_bytes = following.tell()
+    if is_file:
         if len(rows) != reader.num_record_batches:
             raise CorruptRecordError(
                 f"{path!r} must have the {reader.num_record_batches} record batches that its end lists; it has "
@@ -180,13 +186,22 @@ def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
     return schema, [sum(rows)]
 
 
-def _rows_of_batches(content: Array) -> tuple[list[int], int]:
-    """Return the number of rows of each record batch, and how many bytes the messages take up to their end mark."""
-    ipc, messages = need_arrow("pyarrow.ipc"), need_arrow().BufferReader(content)
-    messages.seek(_BEGIN if _is_file(content) else 0)
-    reader = ipc.MessageReader.open_stream(messages)
-    rows = [_rows_of(bytes(message.metadata)) for message in reader if message.type == "record batch"]
-    return rows, messages.tell()
+def _listed(content: Array) -> Iterator[Array]:
+    """Yield the messages of the record batches that the end of a file lists; others may have no length before them."""
+    messages = need_arrow().BufferReader(content)
+    size = _integer(bytes(content[-_TAIL:]), 0)
+    footer = bytes(content[-_TAIL - size : -_TAIL])
+    field = _field(footer, _integer(footer, 0), _BATCHES)
+    begin = field + _integer(footer, field)
+    blocks = footer[begin + 4 :][: _integer(footer, begin) * struct.calcsize(_BLOCK)] if field else b""
+    for offset, _, _ in struct.iter_unpack(_BLOCK, blocks):
+        messages.seek(offset)
+        yield from islice(_messages(messages), 1)
+
+
+def _messages(stream: Array) -> Array:
+    """Return the messages that follow each other from the place of a stream on."""
+    return need_arrow("pyarrow.ipc").MessageReader.open_stream(stream)
 
 
 def _rows_of(message: bytes) -> int:
