@@ -300,7 +300,7 @@ def test_fingerprints_change_with_columns_and_rows() -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     """Columns without names, or with one name twice, are refused with the remedy."""
-    with pytest.raises(UsageError, match=r"must have named columns; got a ChunkedArray.*pyarrow\.table"):
+    with pytest.raises(UsageError, match=r"must have named columns, of .*; got a ChunkedArray.*pyarrow\.table"):
         as_source(TABLE["id"])
     with pytest.raises(UsageError, match=r"the table has 'a' twice\. Rename one"):
         as_source(pa.table([[1], [2]], names=["a", "a"]))
@@ -310,6 +310,15 @@ def test_what_is_no_table_is_refused() -> None:
     source: Any = as_source(TABLE)
     with pytest.raises(UsageError, match="no column 'ids'; there are 'id', 'text', 'tokens', 'box', 'kind'"):
         source.lengths("ids")
+
+
+def test_columns_of_polars_that_arrow_does_not_have_are_refused() -> None:
+    """It exports addresses in place of objects, and integers that pyarrow doesn't know."""
+    polars: Any = pytest.importorskip("polars")
+    with pytest.raises(UsageError, match=r"of the type Object.*; 'x' has it. .*frame.to_dicts\(\)"):
+        as_source(polars.DataFrame({"a": [1], "x": polars.Series([{}], dtype=polars.Object)}))
+    with pytest.raises(UsageError, match=r"types that pyarrow has; got a DataFrame: .*i128.*convert its columns"):
+        as_source(polars.DataFrame({"x": polars.Series([1], dtype=polars.Int128)}))
 
 
 def test_damaged_text_is_named() -> None:

@@ -1,6 +1,7 @@
 """The source of a table in memory: pyarrow's, or that of a library that exports Arrow's C stream, such as polars."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, cast
 
@@ -42,18 +43,19 @@ class ArrowTable:
         table: a `pyarrow.Table`, or an object with `__arrow_c_stream__`.
 
     Raises:
-        UsageError: the object has no columns, or two of one name.
+        UsageError: the object has no columns, two of one name, or one of a type that pyarrow doesn't have.
         MissingDependencyError: pyarrow isn't installed.
     """
 
     def __init__(self, table: object) -> None:
         pyarrow = need_arrow()
+        _need_no_pointers(table)
         try:
             self._table: Array = table if isinstance(table, pyarrow.Table) else pyarrow.table(table)
-        except (TypeError, ValueError) as error:  # a single column
+        except (TypeError, ValueError) as error:  # a single column, or integers of 128 bits
             raise UsageError(
-                f"a table must have named columns; got a {type(table).__qualname__}: {error}. Pass a table of it, as "
-                'in pyarrow.table({"x": column}).'
+                f"a table must have named columns, of types that pyarrow has; got a {type(table).__qualname__}: "
+                f'{error}. Pass a table of it, as in pyarrow.table({{"x": column}}), or convert its columns.'
             ) from error
         self._rows = self._made()
         self._fingerprint: str | None = None
@@ -152,3 +154,21 @@ class ArrowTable:
 
     def _made(self) -> ArrowRows:
         return ArrowRows(self._table.to_batches(), names_of(self._table.schema, "the table"), NUMPY)
+
+
+def _need_no_pointers(table: object) -> None:
+    """Check that a data frame of polars has no column of Python's objects, of which it exports the addresses as bytes.
+
+    Raises:
+        UsageError: it has one.
+    """
+    polars = sys.modules.get("polars")
+    if polars is None or not isinstance(table, polars.DataFrame):
+        return
+    schema = cast("Any", table).schema
+    refused = next((name for name, kind in schema.items() if kind == polars.Object), None)
+    if refused is not None:
+        raise UsageError(
+            f"a data frame of polars must not have columns of the type Object, whose values aren't in the table; "
+            f"{refused!r} has it. Drop the column, convert it, or pass frame.to_dicts()."
+        )
