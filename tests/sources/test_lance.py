@@ -4,6 +4,7 @@ import doctest
 import importlib
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.errors import CorruptRecordError, UsageError
+from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Lance, Source, describe_key
 from penstock.testing import BlockSourceTests, assert_same
 
@@ -116,6 +117,38 @@ def test_wrong_arguments(tmp_path: Path, call: Callable[[Path], object], reason:
     path = write(tmp_path / "a.lance")
     with pytest.raises(UsageError, match=reason):
         call(path)
+
+
+@pytest.mark.parametrize("name", ["", "`q`"])
+def test_a_name_that_lance_cannot_look_up_is_refused(tmp_path: Path, name: str) -> None:
+    """Lance would panic, with an exception that isn't an Exception; the other columns are read."""
+    lance.write_dataset(pyarrow.table({name: [1], "x": [2]}), str(tmp_path / "a.lance"))
+    with pytest.raises(UsageError, match=rf"'{name}' in '.*a.lance' is empty or has a backtick"):
+        Lance(tmp_path / "a.lance")
+    assert Lance(tmp_path / "a.lance", columns=["x"])[0] == {"x": 2}
+
+
+def test_blobs_are_refused(tmp_path: Path) -> None:
+    """Lance returns their places in its files, in place of their bytes; the other columns are read."""
+    blob = pyarrow.field("image", pyarrow.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pyarrow.schema([blob, pyarrow.field("in", pyarrow.struct([blob])), pyarrow.field("x", pyarrow.int64())])
+    table = pyarrow.table({"image": [b"a"], "in": [{"image": b"a"}], "x": [1]}, schema=schema)
+    lance.write_dataset(table, str(tmp_path / "a.lance"))
+    for name in ("image", "in"):
+        with pytest.raises(UsageError, match=f"must not be blobs, .*; '{name}' in '.*a.lance' is one, or has one"):
+            Lance(tmp_path / "a.lance", columns=["x", name])
+    assert Lance(tmp_path / "a.lance", columns=["x"])[0] == {"x": 1}
+
+
+def test_another_dataset_at_the_path_is_refused(tmp_path: Path) -> None:
+    """A copy in another process opens the dataset again, and checks that it has the files that the source found."""
+    sent = pickle.dumps(Lance(write(tmp_path / "a.lance")))
+    assert_same(pickle.loads(sent).read([7]), [KEPT[7]])
+    shutil.rmtree(tmp_path / "a.lance")
+    copy = pickle.loads(sent)
+    write(tmp_path / "a.lance")
+    with pytest.raises(SourceError, match=r"^version 2 of the Lance dataset '.*a.lance' must have the files"):
+        copy.read([7])
 
 
 def test_a_truncated_file(tmp_path: Path) -> None:

@@ -38,14 +38,17 @@ class Lance:
     Lance reads many rows at once far faster than one: use batches of some hundred rows, or `shuffle(blocks=True)`,
     whose blocks are runs of 1,024 rows of a fragment, as they are stored.
 
+    Columns that Lance keeps as blobs are refused, since it returns their places instead of their bytes. A value of its
+    type bfloat16 is two bytes.
+
     Args:
         path: the folder of the dataset, or another URI that Lance takes.
         version: the version to read, from 1. Default: the latest.
         columns: the names of the columns to read, in the order of the records. Default: all columns.
 
     Raises:
-        UsageError: there is no such dataset, version or column.
-        SourceError: the dataset can't be read; later, at a read, files were removed.
+        UsageError: there is no such dataset, version or column, or Lance can't return the values of a column.
+        SourceError: the dataset can't be read; later, in another process, another one is at the path.
         MissingDependencyError: the package pylance isn't installed; the extra `lance` installs it.
 
     Example:
@@ -68,10 +71,12 @@ class Lance:
         self._version: int = opened.version
         types = types_of(opened.schema, columns, self._uri)
         self._columns = tuple(types)
+        _need_values(opened, types, self._uri)
         fragments = opened.get_fragments()
         self._blocks = _blocks_of([fragment.count_rows() for fragment in fragments])
-        self._digest = _digest_of(fragments, types)
-        self._dataset = _Version(self._uri, self._version, opened)
+        described = str([(name, str(kind)) for name, kind in types.items()])
+        self._digest = _digest_of(fragments, described)
+        self._dataset = _Version(self._uri, self._version, described, self._digest, opened)
 
     def __len__(self) -> int:
         return int(self._blocks[-1])
@@ -90,14 +95,16 @@ class Lance:
 
         Raises:
             CorruptRecordError: Lance can't read the rows.
+            SourceError: another dataset is at the path.
         """
         checked = as_keys(keys)
         check_range(checked, len(self))
         wanted: list[int] = checked.tolist()
         if not wanted:
             return []
+        opened = self._dataset.get()
         try:
-            table = self._dataset.get().take(wanted, columns=list(self._columns))
+            table = opened.take(wanted, columns=list(self._columns))
         except (OSError, ValueError) as error:
             raise CorruptRecordError(
                 f"rows of {self._uri!r}, version {self._version}, can't be read: {error}. Files of it are damaged, or "
@@ -141,26 +148,41 @@ class Lance:
 
 
 class _Version:
-    """Owns the opened dataset of a version in this process, which is opened when it is first needed."""
+    """Owns the opened dataset of a version in this process, which is opened when it is first needed.
 
-    def __init__(self, uri: str, version: int, opened: _Opened = None) -> None:
+    Another dataset at the same path has other files, and so another digest.
+    """
+
+    def __init__(self, uri: str, version: int, described: str, digest: str, opened: _Opened = None) -> None:
         self._uri = uri
         self._version = version
+        self._described = described
+        self._digest = digest
         self._opened = opened
         renewed_after_fork(self)
 
-    def __reduce__(self) -> tuple[type["_Version"], tuple[str, int]]:
-        return _Version, (self._uri, self._version)
+    def __reduce__(self) -> tuple[type["_Version"], tuple[str, int, str, str]]:
+        return _Version, (self._uri, self._version, self._described, self._digest)
 
     def renew_after_fork(self) -> None:
         """Begin without an opened dataset."""
         self._opened = None
 
     def get(self) -> _Opened:
-        """Return the opened dataset."""
+        """Return the opened dataset.
+
+        Raises:
+            SourceError: it isn't the one with which the source was made.
+        """
         opened = self._opened
         if opened is None:  # two threads may open it at once, and the dataset of the later is kept
-            opened = self._opened = _open(self._uri, self._version)
+            opened = _open(self._uri, self._version)
+            if _digest_of(opened.get_fragments(), self._described) != self._digest:
+                raise SourceError(
+                    f"version {self._version} of the Lance dataset {self._uri!r} must have the files that it had when "
+                    "the source was created; it has others. The dataset was written again: create the source again."
+                )
+            self._opened = opened
         return opened
 
 
@@ -190,9 +212,30 @@ def _blocks_of(counts: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate(bounds)
 
 
-def _digest_of(fragments: Sequence[Any], types: Types) -> str:
-    """Return a digest of the columns, of the names of all files, which are unique, and of the deleted rows."""
-    digest = hashlib.blake2b(str([(name, str(kind)) for name, kind in types.items()]).encode(), digest_size=16)
+def _need_values(opened: _Opened, types: Types, uri: str) -> None:
+    """Check that Lance returns the values of all columns: it has names that it can't look up, and blobs.
+
+    Raises:
+        UsageError: it doesn't.
+    """
+    for name in types:
+        if not name or "`" in name:
+            raise UsageError(
+                f"Lance must be able to look up a column by its name; {name!r} in {uri!r} is empty or has a backtick. "
+                "Name the other columns, as in columns=['text'], or write the dataset with another name."
+            )
+    for field in opened.scanner(columns=list(types)).projected_schema:
+        if field.type != types[field.name]:
+            raise UsageError(
+                f"columns must not be blobs, of which Lance returns places instead of bytes; {field.name!r} in {uri!r} "
+                "is one, or has one inside. Name the other columns, as in columns=['text'], and call take_blobs of "
+                "Lance's dataset in a map; or write the column as binary."
+            )
+
+
+def _digest_of(fragments: Sequence[Any], described: str) -> str:
+    """Return a digest of the described columns, of the names of all files, which are unique, and of deleted rows."""
+    digest = hashlib.blake2b(described.encode(), digest_size=16)
     for fragment in fragments:
         files = [file.path for file in fragment.data_files()]
         digest.update(f"{files} {fragment.deletion_file()} {fragment.count_rows()}\n".encode())
