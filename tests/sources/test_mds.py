@@ -94,6 +94,7 @@ ENCODED = [
     ("ndarray:uint8:2,2", b"\1\2\3\4", np.array([[1, 2], [3, 4]], np.uint8)),
     ("pil", struct.pack("<III", 2, 1, 3) + b"RGB" + bytes(range(6)), np.arange(6, dtype=np.uint8).reshape(1, 2, 3)),
     ("pil", struct.pack("<III", 1, 2, 1) + b"L" + b"\7\x08", np.array([[7], [8]], np.uint8)),
+    ("pil", struct.pack("<III", 9, 2, 1) + b"1\x80\x80\x40\0", np.isin(np.arange(18).reshape(2, 9), (0, 8, 10))),
     ("list[png]", struct.pack("<IIII", 0, 2, 1, 2) + b"abb", [b"a", b"bb"]),
     ("jpeg_array", struct.pack("<II", 1, 2) + b"ab", [b"ab"]),
     ("list[pil]", struct.pack("<III", 0, 1, 14) + struct.pack("<III", 1, 1, 1) + b"L\7", [np.array([[7]], np.uint8)]),

@@ -17,6 +17,8 @@ _PIL_MODES: Final[Mapping[str, tuple[str, int]]] = {
     "F": ("<f4", 1),
 }  # fmt: skip
 
+_BITS: Final = "1"  # the mode of Pillow with eight pixels in a byte, the first in its highest bit; each row begins anew
+
 
 class DamageError(Exception):
     """The reason why bytes aren't what the index of their file says."""
@@ -43,7 +45,7 @@ def array_of(value: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], begin: 
 
 
 def pixels_of(value: bytes) -> NDArray[Any]:
-    """Return the array of an image: its width, height and mode of Pillow, and its pixels.
+    """Return the array that NumPy makes of an image: its width, height and mode of Pillow, and its pixels.
 
     Raises:
         DamageError: the value is no image.
@@ -53,8 +55,11 @@ def pixels_of(value: bytes) -> NDArray[Any]:
         raise DamageError("there is no size of an image")
     width, height, mode_bytes = np.frombuffer(value, _NUMBER, 3).tolist()
     mode = value[head : head + mode_bytes].decode()
+    if mode == _BITS:
+        packed = array_of(value, np.dtype("u1"), (height, -(-width // 8)), head + mode_bytes)
+        return np.unpackbits(packed, axis=1, count=width).view(bool)
     if mode not in _PIL_MODES:
-        raise DamageError(f"the mode {mode!r} of an image isn't among {', '.join(_PIL_MODES)}")
+        raise DamageError(f"the mode {mode!r} of an image isn't among {_BITS}, {', '.join(_PIL_MODES)}")
     dtype, channels = _PIL_MODES[mode]
     shape = (height, width) if channels == 1 else (height, width, channels)
     return array_of(value, np.dtype(dtype), shape, head + mode_bytes)
