@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -81,6 +82,17 @@ def test_globs_and_folders_are_read_in_the_order_of_names(tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_text("a\n1\n")
     with pytest.raises(UsageError, match=r"'0.jsonl' \(JsonLines\) and 'a.csv' \(Csv\). Pass a glob .*\*.csv'"):
         ps.read(tmp_path)
+    (tmp_path / "a.tsv").touch()
+    with pytest.raises(UsageError, match=r"'a.csv' \(Csv\) and 'a.tsv' \(Csv with tabs\). Pass a glob .*\*.tsv'"):
+        ps.read(tmp_path / "a.*")
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """To read one waits for its writer, and it has no records at any place."""
+    os.mkfifo(tmp_path / "a.csv")
+    for path in (tmp_path, tmp_path / "a.csv"):
+        with pytest.raises(UsageError, match=r"a.csv' must be a regular file; it is a pipe, .*Write its content to"):
+            ps.read(path)
 
 
 @pytest.mark.parametrize("index", ["0.idx", "0.tar.idx"])

@@ -26,6 +26,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 import weakref
 import zlib
@@ -103,12 +104,17 @@ def stat_file(path: str) -> LocalFile:
         path: a regular file, absolute.
 
     Raises:
+        UsageError: it is a pipe, a socket or a device.
         SourceError: it can't be accessed.
     """
     try:
         status = os.stat(path)
     except OSError as error:
         raise_source_error(f"cannot read {path!r}: {error.strerror}. {_remedy(path, 'Check the path.')}", error)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise UsageError(
+            f"{path!r} must be a regular file; it is a pipe, a socket or a device. Write its content to a file first."
+        )
     return LocalFile(path, status.st_size, status.st_mtime_ns)
 
 
@@ -130,7 +136,7 @@ def find_files(paths: PathLike | Sequence[PathLike], owner: str) -> list[LocalFi
         At least one file.
 
     Raises:
-        UsageError: the list is empty, a glob matches no file, or a path is a folder.
+        UsageError: the list is empty, a glob matches no file, or a path is a folder or another thing than a file.
         SourceError: a file doesn't exist.
     """
     given = as_list(paths)

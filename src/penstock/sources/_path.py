@@ -77,11 +77,11 @@ def _one(paths: Sequence[str]) -> str:
 _FORMATS: Final = (
     _Format("ArrayRecord", (".array_record", ".arrayrecord"), b"", 0, ArrayRecord),
     _Format("Arrays.open", (".npy",), b"\x93NUMPY", 0, _arrays),
-    _Format("Arrays.open", (".npz",), b"PK\x03\x04", 0, _arrays),
+    _Format("Arrays.open of an archive", (".npz",), b"PK\x03\x04", 0, _arrays),
     _Format("Arrow", (".arrow", ".feather"), b"ARROW1", 0, Arrow),
     _Format("Bagz", (".bagz", ".bag"), b"", 0, Bagz),
     _Format("Csv", (".csv",), b"", 0, Csv),
-    _Format("Csv", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
+    _Format("Csv with tabs", (".tsv",), b"", 0, partial(Csv, delimiter="\t")),
     _Format("HDF5", (".h5", ".hdf5"), b"\x89HDF\r\n\x1a\n", 0, HDF5),
     _Format("JsonLines", (".jsonl", ".ndjson"), b"", 0, JsonLines),
     _Format("Lmdb", ("data.mdb", ".lmdb"), b"\xde\xc0\xef\xbe", 16, _values),
