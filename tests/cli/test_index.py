@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -36,7 +37,8 @@ def test_files_are_indexed_once_for_all_machines(tmp_path: Path, capsys: Output)
     assert capsys.readouterr().out.splitlines() == [
         f"{shown}: Tar(2 records in 1 file)" for shown in (path, path.parent / "*.tar")
     ]
-    assert len(list(path.parent.glob(".penstock/*"))) == 1
+    [index] = path.parent.glob(".penstock/*")
+    assert index.stat().st_mode == path.stat().st_mode  # whoever may read the data may read its index
     assert not (tmp_path / "cache").exists()
     content, time_ns = bytearray(path.read_bytes()), path.stat().st_mtime_ns
     content[512 + 150] ^= 1  # the checksum of the second header, which is compared when the file is indexed
@@ -46,6 +48,17 @@ def test_files_are_indexed_once_for_all_machines(tmp_path: Path, capsys: Output)
     os.utime(path)
     with pytest.raises(CorruptRecordError, match="right checksum"):
         Tar(path)
+
+
+def test_an_index_that_cannot_be_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The file is indexed again, in the cache, and the warning says why."""
+    path = write(tmp_path / "data")
+    assert main(["index", str(path)]) == 0
+    [index] = path.parent.glob(".penstock/*")
+    index.unlink()
+    index.mkdir()
+    assert len(Tar(path)) == 2
+    assert re.search(rf"an index isn't used, as it can't be read \(.*{index.name}'\). Check its perm", caplog.text)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Output) -> None:

@@ -552,7 +552,12 @@ def _description(file: LocalFile, scan: Scan) -> dict[str, str | int]:
 def _read_cached(path: str, description: dict[str, str | int]) -> Offsets | None:
     try:
         content = map_file(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        logging.getLogger("penstock").warning(
+            "an index isn't used, as it can't be read (%s). Check its permissions, or delete it.", str(error)
+        )
         return None
     payload = content[_HEADER_BYTES:]
     expected = {**description, "count": len(payload) // _OFFSET.itemsize, "crc32": zlib.crc32(payload.data)}
@@ -572,7 +577,7 @@ def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Not `tempfile.mkstemp`, whose module takes milliseconds to import.
         temporary = os.path.join(os.path.dirname(path), f".{os.urandom(8).hex()}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with open(descriptor, "wb") as stream:
                 stream.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
