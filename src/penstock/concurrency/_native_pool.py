@@ -376,6 +376,7 @@ class Mailbox:
                         "cancelled. Await the future inside the scope"
                     )
                 )
+                future.exception()  # or asyncio logs it, too, beside the error that left the scope
         self._close_unused()
         if fatal is not None:
             raise fatal  # as from any callback of the loop
