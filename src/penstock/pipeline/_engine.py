@@ -295,7 +295,7 @@ class Engine:
         self.join(timeout)
         background = self._opened(timeout)
         sink = self.config.sink
-        outlet = Outlet(sink.buffer_size, sink.max_bytes, self.probes.probe("sink", "sink", 1), background.loop)
+        outlet = Outlet(sink.buffer_size, sink.max_bytes, self.probes.sink(), background.loop)
         running: Future[None] = Future()
         running.add_done_callback(lambda _: outlet.close_unended(STOPPED))  # for a run that never began
         if self.outlet is not None:

@@ -184,6 +184,7 @@ class Probes:
         self._statistics = statistics
         self._observer = None if observer is None else guarded(observer)
         self._stages: dict[str, StageProbe] = {}
+        self._observed: set[str] = set()  # the stages whose start was sent to the observer, and their end wasn't
         self._seconds = 0.0
         self._started: float | None = None
 
@@ -193,25 +194,36 @@ class Probes:
         return self._statistics
 
     def probe(self, name: str, kind: str, concurrency: int, *, on_threads: bool = False) -> Probe | None:
-        """Return the probe of a stage; None if there are neither statistics nor an observer."""
+        """Return the probe of a stage, which starts now; None if there are neither statistics nor an observer."""
+        self._observe_start(name, kind, concurrency)
+        return self._probe(name, kind, concurrency, on_threads=on_threads)
+
+    def sink(self) -> Probe | None:
+        """Return the probe of the sink, which exists before its run, and starts when that begins."""
+        return self._probe("sink", "sink", 1)
+
+    def _probe(self, name: str, kind: str, concurrency: int, *, on_threads: bool = False) -> Probe | None:
         probe: Probe | None = None
         if self._statistics:
             probe = self._stages.get(name)
             if probe is None:
                 probe = self._stages[name] = StageProbe(name, kind, concurrency=concurrency, on_threads=on_threads)
+        return probe if self._observer is None else _Observed(name, probe, self._observer)
+
+    def _observe_start(self, name: str, kind: str, concurrency: int) -> None:
         if self._observer is not None:
             self._observer(StageStarted(name, kind, concurrency))
-            probe = _Observed(name, probe, self._observer)
-        return probe
+            self._observed.add(name)
 
     def begin(self) -> None:
-        """Start the clocks: a run begins."""
+        """Start the clocks: a run begins, and with it the sink."""
         self._started = perf_counter()
+        self._observe_start("sink", "sink", 1)
         for probe in self._stages.values():
             probe.started()
 
     def end(self, failure: PipelineFailure | None, names: Sequence[str]) -> None:
-        """Stop the clocks: a run has ended."""
+        """Stop the clocks: a run has ended; its stages that have started end in the order of `names`."""
         if self._started is not None:
             self._seconds += perf_counter() - self._started
             self._started = None
@@ -219,7 +231,9 @@ class Probes:
             probe.ended()
         if self._observer is not None:
             for name in names:
-                self._observer(StageEnded(name, failure))
+                if name in self._observed:  # not a flow's end, nor a stage that could not be opened
+                    self._observer(StageEnded(name, failure))
+            self._observed.clear()
 
     def drop(self, dropped: DroppedItem) -> None:
         """Send the observer an event for a dropped item."""
