@@ -271,37 +271,40 @@ class AsyncGeneratorStage(RunningStage):
 
     async def _work(self) -> None:
         while items := await self._take(1):
-            started = perf_counter()
-            made, failed = await self._run_one(items[0])
+            failed = await self._run_one(items[0])
             if self.stop.is_set:  # the generator has swallowed the cancellation
                 raise asyncio.CancelledError
-            seconds = perf_counter() - started
-            self.count(1, made, int(failed is not None), seconds)
-            self.learn(1, seconds)
             if failed is not None:
                 self.drop_or_raise(failed)
             await asyncio.sleep(0)
 
-    async def _run_one(self, item: object) -> tuple[int, Failed | None]:
-        made = 0
-        yielded = perf_counter()
+    async def _run_one(self, item: object) -> Failed | None:
+        made, seconds = 0, 0.0
+        failed: Failed | None = None
+        yielded = started = perf_counter()
         try:
             async with aclosing(self._op(item)) as values:
                 async for value in values:
                     if self.stop.is_set:
                         break
+                    now = perf_counter()
+                    seconds += now - started
                     if value is not SKIP:
                         made += 1
                         if not self.output.offer(value):
                             await self._put([value])
-                    if perf_counter() - yielded > CHUNK_SECONDS:
+                    if now - yielded > CHUNK_SECONDS:
                         await asyncio.sleep(0)
                         yielded = perf_counter()
+                    started = perf_counter()
         except BaseException as error:
             if self.stop.cancels(error):
                 raise
-            return made, Failed(item, error)
-        return made, None
+            failed = Failed(item, error)
+        seconds += perf_counter() - started
+        self.count(1, made, int(failed is not None), seconds)
+        self.learn(1, seconds)
+        return failed
 
 
 class AggregateStage(RunningStage):

@@ -278,15 +278,19 @@ class DisaggregateStage(GeneratorStage):
 
     async def _put_elements(self, held: Sequence[Sequence[object]]) -> None:
         """Put out the elements of lists, in chunks."""
-        started = perf_counter()
-        count = 0
+        if not held:
+            return
+        seconds, count, more = 0.0, 0, True
         values = (value for each in held for value in each if value is not SKIP)
-        while chunk := [*islice(values, MAX_ITEMS)]:
+        while more:
+            started = perf_counter()
+            chunk = [*islice(values, MAX_ITEMS)]
+            seconds += perf_counter() - started
             count += len(chunk)
             await self._put(chunk)
-        if held:
-            self.learn(len(held), perf_counter() - started)
-            self.count(len(held), count, 0, perf_counter() - started)
+            more = len(chunk) == MAX_ITEMS
+        self.learn(len(held), seconds)
+        self.count(len(held), count, 0, seconds)
 
 
 def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
