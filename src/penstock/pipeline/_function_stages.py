@@ -27,7 +27,7 @@ from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
 from penstock.pipeline._ops import Item, Kind
 from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._stages import Aggregate, Aggregator
-from penstock.pipeline._threads import AnyThreads, Applied, Failed, ItemFunction, ThreadCall
+from penstock.pipeline._threads import AnyThreads, Applied, Failed, ItemFunction
 from penstock.pipeline._tuning import CHUNK_SECONDS, FUSED_SECONDS, MAX_ITEMS, chunk_size
 
 
@@ -57,13 +57,6 @@ class SyncStage(RunningStage):
             else:
                 await self._apply_in_order(self._order, number, items)
 
-    def _give_back(self, call: ThreadCall, applied: Applied, end: int) -> None:
-        """Give the items that a call has not begun back to the channel; `end` is the number after the last of them."""
-        if not (applied.tried or call.done):
-            call.slow = False  # it waits for a thread, and its time has not begun
-        elif rest := applied.take_rest():
-            self.give_back(end - len(rest), rest)
-
     # -- in order of completion
 
     async def _apply(self, number: int, items: list[object]) -> None:
@@ -73,7 +66,7 @@ class SyncStage(RunningStage):
         async def put(values: list[object]) -> None:
             nonlocal made
             made += len(values)
-            self._give_back(call, applied, number + len(items))
+            self.give_back_rest(call, applied, number + len(items))
             if self._probe is None:
                 await stages[-1].output.put_all(values)
             elif values:
@@ -85,7 +78,7 @@ class SyncStage(RunningStage):
             call = self.threads.start(applied, self.stop, slow=len(items) == 1)
             await call.forward_values(put)
             if call.error is not None:
-                raise self._call_failure(call.error)
+                raise self.call_failure(call.error)
             seconds = applied.seconds / len(stages)
             for number, stage in enumerate(stages):
                 stage.learn(applied.tried, seconds)
@@ -108,7 +101,7 @@ class SyncStage(RunningStage):
             nonlocal has_turn, made
             made += len(values)
             results.extend(values)
-            self._give_back(call, applied, number + len(items))
+            self.give_back_rest(call, applied, number + len(items))
             if values and not (call.done or has_turn):  # the call is slow; its results needn't wait for the rest
                 await order.wait_for_turn(number)
                 has_turn = True
@@ -120,7 +113,7 @@ class SyncStage(RunningStage):
         call = self.threads.start(applied, self.stop, slow=len(items) == 1)
         await call.forward_values(put)
         if call.error is not None:
-            raise self._call_failure(call.error)
+            raise self.call_failure(call.error)
         self.learn(applied.tried, applied.seconds)
         self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
         if applied.failed is not None:
@@ -130,11 +123,6 @@ class SyncStage(RunningStage):
             await order.end_turn(applied.tried)
         else:
             await order.deliver(number, results, applied.tried)
-
-    def _call_failure(self, error: BaseException) -> BaseException:
-        """Return the exception to raise for a call that could not be made."""
-        cause = error.__cause__ if isinstance(error, FatalError) else None
-        return error if cause is None else stage_failure(self.name, cause)
 
     # -- fused stages
 

@@ -7,48 +7,38 @@ of threads per item.
 
 The solution: a thread pulls as many items as the next stage has room for, in one call (`Pulled`). The room of a channel
 follows time, so such a call takes about a millisecond if items are cheap, and pulls a single item if they are slow. If
-a call turns out slow, its items reach the loop one by one (see `_threads`). An iterator is always closed in a thread,
-whether it ended, failed or was stopped; only an iterator that the user passed as the source is the user's to close.
+a call turns out slow, its items reach the loop one by one (see `_threads`). A lane of generators takes a chunk of
+items, as one of plain functions does: one call opens, pulls and closes their generators, one after the other. An
+iterator is always closed in a thread, whether it ended, failed or was stopped; only an iterator that the user passed as
+the source is the user's to close.
 
 A source pulls in a thread of its own: one that waits for data must not occupy a thread that functions need.
 
 A list, a tuple or another type in `_AT_HAND` runs no user code when it is iterated over, and is read on the loop: as a
 source, too, since a call in a thread for the few items that a slow stage has room for delays that stage's idle lanes.
 
-Rejected: one `next` per call, as above; and a fixed number of items per call, which delays the first item of a slow
-iterator by the time of all of them.
+Rejected: one `next` per call, as above; one generator per call, which costs a hundred times as much as a cheap one; and
+a fixed number of items per call, which delays the first item of a slow iterator by the time of all of them.
 """
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from time import perf_counter
-from types import GeneratorType
 from typing import Final, TypeGuard, cast
 
 from penstock._caught import Caught
 from penstock.pipeline._channels import Output
 from penstock.pipeline._config import Source
-from penstock.pipeline._items import SKIP, FatalError, stage_failure
+from penstock.pipeline._items import SKIP, stage_failure
 from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._statistics import Probe
-from penstock.pipeline._threads import AnyThreads, Failed, Pulled, PutValues, StopFlag, Threads
-from penstock.pipeline._tuning import CHUNK_SECONDS, MAX_ITEMS
+from penstock.pipeline._threads import AnyThreads, Pulled, StopFlag, Threads
+from penstock.pipeline._tuning import CHUNK_SECONDS, MAX_ITEMS, chunk_size
 
+_ITERATOR_OF: Final = cast("Callable[[object], Iterator[object]]", iter)
 _AT_HAND: Final = frozenset({list, tuple, str, bytes, range})
-
-
-async def pull(
-    iterator: Iterator[object], output: Output, threads: AnyThreads, stop: StopFlag, put: PutValues
-) -> Pulled:
-    """Return the outcome of pulling as many items as the output has room for; put them out as they are pulled."""
-    pulled = Pulled(iterator, await output.wait_for_room())
-    call = threads.start(pulled, stop)
-    await call.forward_values(put)
-    if call.error is not None:
-        raise call.error
-    return pulled
 
 
 class RunningSource:
@@ -94,7 +84,7 @@ class RunningSource:
             iterable: object = self._source.source
             if _is_async(iterable):
                 await self._read_async(iterable)
-            elif type(iterable) in _AT_HAND:
+            elif _is_at_hand(iterable):
                 await self._read_at_hand(cast("Sequence[object]", iterable))
             else:
                 await self._read(cast("Iterable[object]", iterable))
@@ -103,24 +93,19 @@ class RunningSource:
             await self._output.end_pass()
 
     async def _read(self, iterable: Iterable[object]) -> None:
-        threads = self._threads
-        opened: list[Iterator[object]] = []
-        call = threads.start(lambda _: opened.append(iter(iterable)), self.stop)
-        await call.wait(until_done=True)
-        if call.error is not None:
-            raise stage_failure(self._name, call.error)
-        iterator = opened.pop()
+        pulled = Pulled(_ITERATOR_OF, [iterable], closes_items=False)
         try:
-            while True:
-                pulled = await pull(iterator, self._output, threads, self.stop, self._put)
+            while pulled.has_more:
+                pulled.room = await self._output.wait_for_room()
+                call = self._threads.start(pulled, self.stop)
+                await call.forward_values(self._put)
+                if call.error is not None:
+                    raise call.error
                 self._count(pulled)
-                if pulled.error is not None:
-                    raise stage_failure(self._name, pulled.error)
-                if pulled.ended:
-                    break
+                if pulled.failed is not None:
+                    raise stage_failure(self._name, pulled.failed.error)
         finally:
-            if iterator is not iterable:
-                await _close(iterator, threads)
+            await _close(pulled, self._threads)
 
     async def _read_at_hand(self, items: Sequence[object]) -> None:
         iterator = iter(items)
@@ -192,14 +177,14 @@ class RunningSource:
         if pulled.count:
             self._output.slowest_seconds = pulled.seconds / pulled.count
         if self._probe is not None:
-            self._probe.done(pulled.count, int(pulled.error is not None), pulled.seconds)
+            self._probe.done(pulled.count, int(pulled.failed is not None), pulled.seconds)
 
 
 class GeneratorStage(RunningStage):
-    """A generator function for each item, whose values are put out as they are made."""
+    """A generator function, applied to one chunk of items per lane. The values are put out as they are made."""
 
     def __init__(
-        self, setup: StageSetup, op: Callable[[object], Iterable[object]], threads: AnyThreads, *, ordered: bool
+        self, setup: StageSetup, op: Callable[[object], Iterator[object]], threads: AnyThreads, *, ordered: bool
     ) -> None:
         super().__init__(setup)
         self._op = op
@@ -207,79 +192,75 @@ class GeneratorStage(RunningStage):
         self._order = InOrder.if_needed(setup, self._put, ordered=ordered)
 
     async def _work(self) -> None:
-        while items := await self._take(1):
-            await self._run_one(items[0], self._input.number)
-            if self._order is not None:
-                await self._order.end_turn()
+        while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
+            work = self._pull(items, self._input.number)
+            await (self._protect(work) if self._order is None else work)
 
-    async def _run_one(self, item: object, number: int = 0) -> None:
-        failed: Failed | None
-        try:
-            failed = await self._pull_all(item, number)
-        except FatalError as error:  # an error of the threads
-            failed = Failed(item, error)
-        if failed is not None:
-            self.drop_or_raise(failed)
-
-    async def _pull_all(self, item: object, number: int) -> Failed | None:
-        opened: list[Iterator[object]] = []
-        call = self._threads.start(lambda _: opened.append(iter(self._op(item))), self.stop)
-        await call.wait(until_done=True)
-        if call.error is not None:
-            await self._wait_for_turn(number)
-            return Failed(item, call.error)
+    async def _pull(self, items: list[object], number: int = 0) -> None:
+        """Put out the values of items; `number` is that of the first, if results are ordered."""
+        pulled = Pulled(self._op, items)
+        seconds = 0.0
 
         async def put(values: list[object]) -> None:
+            if self.concurrency > 1:  # a single lane goes on with them, in order
+                self.give_back_rest(call, pulled, number + len(items))
             if values:
                 await self._wait_for_turn(number)
                 await self._put(values)
 
-        iterator = opened.pop()
-        seconds, count = 0.0, 0
         try:
-            while self._failure is None:
-                pulled = await pull(iterator, self.output, self._threads, self.stop, put)
-                seconds, count = seconds + pulled.seconds, count + pulled.count
-                if pulled.error is not None or pulled.ended:
+            while pulled.has_more and self._failure is None:
+                tried = pulled.tried
+                pulled.room = await self._wait_for_room()
+                call = self._threads.start(pulled, self.stop)
+                await call.forward_values(put)
+                if call.error is not None:
+                    raise self.call_failure(call.error)
+                seconds += pulled.seconds
+                self.count(pulled.tried - tried, pulled.count, int(pulled.failed is not None), pulled.seconds)
+                if pulled.failed is not None:
                     await self._wait_for_turn(number)
-                    self.learn(1, seconds)
-                    self.count(1, count, int(pulled.error is not None), seconds)
-                    return None if pulled.error is None else Failed(item, pulled.error)
+                    self.drop_or_raise(pulled.failed)
         finally:
-            if iterator is not item or type(item) is GeneratorType:
-                await _close(iterator, self._threads)
-        return None
+            await _close(pulled, self._threads)
+        if pulled.tried:
+            self.learn(pulled.tried, seconds)
+        await self._end_turn(number, pulled.tried)
+
+    async def _wait_for_room(self) -> int:
+        started = perf_counter()
+        room = await self.output.wait_for_room()
+        if self._probe is not None:
+            self._probe.waited_for_output(perf_counter() - started)
+        return room
 
     async def _wait_for_turn(self, number: int) -> None:
         if self._order is not None:
             await self._order.wait_for_turn(number)
+
+    async def _end_turn(self, number: int, count: int) -> None:
+        if self._order is not None:
+            await self._order.wait_for_turn(number)
+            await self._order.end_turn(count)
 
 
 class DisaggregateStage(GeneratorStage):
     """The elements of each item: the loop reads those of lists and the like, a thread pulls those of others."""
 
     def __init__(self, setup: StageSetup, threads: AnyThreads) -> None:
-        super().__init__(setup, cast("Callable[[object], Iterable[object]]", iter), threads, ordered=False)
+        super().__init__(setup, _ITERATOR_OF, threads, ordered=False)
 
     async def _work(self) -> None:
-        max_items = MAX_ITEMS
-        while items := await self._take(max_items):
-            max_items = MAX_ITEMS if all(type(item) in _AT_HAND for item in items) else 1  # don't hold slow items back
-            held: list[list[object]] = []
-            for item in items:
-                if type(item) in _AT_HAND:
-                    held.append(cast("list[object]", item))
+        while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
+            for is_at_hand, some in groupby(items, _is_at_hand):
+                if is_at_hand:
+                    await self._put_elements(cast("list[Sequence[object]]", [*some]))
                 else:
-                    await self._put_elements(held)
-                    held = []
-                    await self._run_one(item)
-            await self._put_elements(held)
+                    await self._pull([*some])
             await asyncio.sleep(0)
 
-    async def _put_elements(self, held: Sequence[Sequence[object]]) -> None:
+    async def _put_elements(self, held: list[Sequence[object]]) -> None:
         """Put out the elements of lists, in chunks."""
-        if not held:
-            return
         seconds, count, more = 0.0, 0, True
         values = (value for each in held for value in each if value is not SKIP)
         while more:
@@ -293,16 +274,16 @@ class DisaggregateStage(GeneratorStage):
         self.count(len(held), count, 0, seconds)
 
 
+def _is_at_hand(item: object) -> bool:
+    return type(item) in _AT_HAND
+
+
 def _is_async(iterable: object) -> TypeGuard[AsyncIterable[object]]:
     return isinstance(iterable, AsyncIterable)
 
 
-async def _close(iterator: Iterator[object], threads: AnyThreads) -> None:
-    """Run a generator's `finally` in a thread; an exception that it raises is ignored."""
-    close = getattr(iterator, "close", None)
-    if callable(close):
-        call = threads.start(lambda _: _ignore(close()), StopFlag())
+async def _close(pulled: Pulled, threads: AnyThreads) -> None:
+    """Run the `finally` of a generator that has not ended, in a thread."""
+    if pulled.is_open:
+        call = threads.start(pulled.close, StopFlag())
         await call.wait(until_done=True)
-
-
-def _ignore(_: object) -> None: ...

@@ -36,9 +36,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock._caught import Caught
 from penstock.pipeline._channels import Channel, Output, Waiters
-from penstock.pipeline._items import FailureLimit, stage_failure
+from penstock.pipeline._items import FailureLimit, FatalError, stage_failure
 from penstock.pipeline._statistics import Probe
-from penstock.pipeline._threads import Failed, StopFlag
+from penstock.pipeline._threads import Applied, Failed, Pulled, StopFlag, ThreadCall
 
 T = TypeVar("T")
 Deliver = Callable[[Any], Awaitable[None]]
@@ -259,6 +259,18 @@ class RunningStage(ABC):
             if not self._idle:  # at the end of a pass other lanes may have ended
                 self._start_lanes()
 
+    def give_back_rest(self, call: ThreadCall, work: Applied | Pulled, end: int) -> None:
+        """Give the items that a slow call has not begun back; `end` is the number after the last of them."""
+        if not (work.tried or call.done):
+            call.slow = False  # it waits for a thread, and its time has not begun
+        elif rest := work.take_rest():
+            self.give_back(end - len(rest), rest)
+
+    def call_failure(self, error: BaseException) -> BaseException:
+        """Return the exception to raise for a call that could not be made."""
+        cause = error.__cause__ if isinstance(error, FatalError) else None
+        return error if cause is None else stage_failure(self.name, cause)
+
     async def _put(self, values: list[object]) -> None:
         """Put out values, even if another lane fails meanwhile."""
         if len(values) == 1 and self.output.offer(values[0]):
@@ -284,6 +296,8 @@ class RunningStage(ABC):
         """Return the result of work that puts out results; another lane's failure doesn't cancel it."""
         lane = asyncio.current_task()
         assert lane is not None
+        if lane in self._protected:
+            return await work
         self._protected.add(lane)
         try:
             return await work

@@ -12,7 +12,7 @@ item, and waits for the call's end: Python can't interrupt a function in a threa
 one running.
 
 Two objects are the functions of such calls: `Applied` applies a stage's functions to a chunk of items, and `Pulled`
-pulls items out of an iterator.
+pulls values out of the iterators of items.
 
 The threads are the pipeline's own and not those of `concurrent.futures`, because Python joins the latter when it ends:
 a function that never returns would keep the program from ending. `ExecutorThreads` uses the threads of an executor that
@@ -33,8 +33,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from operator import length_hint
 from queue import SimpleQueue
 from time import perf_counter
+from types import GeneratorType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock._caught import Caught
@@ -420,39 +422,100 @@ class Applied:
 
 
 class Pulled:
-    """A call that pulls items from an iterator: up to a number of them, or until it is stopped.
+    """A call that pulls values out of the iterators of items, one after the other.
+
+    It returns when it has pulled as many values as there is room for, when an iterator fails, and if it is slow, at the
+    end of an iterator. Called again, it continues. The loop may take the items that were not begun, as in `Applied`.
 
     Attributes:
-        count: how many items the iterator returned.
-        ended: whether the iterator has ended.
-        error: the exception that it raised; None if none.
-        seconds: how long the call took.
+        room: how many values the next call may pull.
+        tried: of how many items iterators were opened, including one that failed.
+        count: how many values the last call pulled.
+        failed: the item that failed in the last call; None if none did.
+        seconds: how long the last call took.
     """
 
-    __slots__ = ("_iterator", "_max_items", "count", "ended", "error", "seconds")
+    __slots__ = ("_closes_items", "_item", "_iterator", "_left", "_open", "count", "failed", "room", "seconds", "tried")
 
-    def __init__(self, iterator: Iterator[object], max_items: int) -> None:
-        self._iterator = iterator
-        self._max_items = max_items
+    def __init__(
+        self, open_item: Callable[[object], Iterator[object]], items: list[object], *, closes_items: bool = True
+    ) -> None:
+        """Begin with no iterator.
+
+        Args:
+            open_item: returns an item's iterator, which is closed when it has ended or failed.
+            items: the items.
+            closes_items: whether an item that is a generator, and so its own iterator, is closed. Other items that are
+                iterators are not. Default True.
+        """
+        self._open = open_item
+        self._left = iter(items)
+        self._closes_items = closes_items
+        self._item: object = None
+        self._iterator: Iterator[object] | None = None
+        self.room = 0
+        self.tried = 0
         self.count = 0
-        self.ended = False
-        self.error: BaseException | None = None
+        self.failed: Failed | None = None
         self.seconds = 0.0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an iterator was opened, and not closed."""
+        return self._iterator is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another call may pull a value."""
+        return self.is_open or length_hint(self._left) > 0
+
+    def take_rest(self) -> list[object]:
+        """Return the items that were not begun; the call then won't begin them."""
+        return list(self._left)
+
     def __call__(self, call: ThreadCall) -> None:
-        """Pull the items, and append them to the call's values, except SKIP."""
+        """Pull the values, and append them to the call's values, except SKIP."""
         started = perf_counter()
-        append, stop = call.values.append, call.stop
+        self.count, self.failed = 0, None
         with Caught() as caught:
-            for value in islice(only_next(self._iterator), self._max_items):
-                self.count += 1
-                if value is not SKIP:
-                    append(value)
-                    if call.slow:
-                        call.notify()
-                if stop.is_set:
+            while (iterator := self._opened(call)) is not None and self._has_ended(iterator, call):
+                self.close()
+                if call.slow:
                     break
-            else:
-                self.ended = self.count < self._max_items
-        self.error = caught.error
+        if caught.error is not None:
+            self.failed = Failed(self._item, caught.error)
+            self.close()
         self.seconds = perf_counter() - started
+
+    def close(self, _: object = None) -> None:
+        """Close the iterator; an exception that its `close` raises is ignored."""
+        iterator, self._iterator = self._iterator, None
+        kind: type = type(iterator)
+        if iterator is not self._item or (self._closes_items and kind is GeneratorType):
+            with Caught():
+                close = getattr(iterator, "close", None)
+                if callable(close):
+                    close()
+
+    def _opened(self, call: ThreadCall) -> Iterator[object] | None:
+        """Return the iterator, after opening the next item's if there is none; None if there is none or on a stop."""
+        if self._iterator is None and not call.stop.is_set:
+            for item in self._left:
+                self.tried += 1
+                self._item = item
+                self._iterator = self._open(item)
+                break
+        return None if call.stop.is_set else self._iterator
+
+    def _has_ended(self, iterator: Iterator[object], call: ThreadCall) -> bool:
+        """Return whether the iterator has ended, after pulling its values as long as there is room for them."""
+        append, stop = call.values.append, call.stop
+        for value in islice(only_next(iterator), self.room - self.count):
+            self.count += 1
+            if value is not SKIP:
+                append(value)
+                if call.slow:
+                    call.notify()
+            if stop.is_set:
+                return False
+        return self.count < self.room

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
-from tests.pipeline.running.reading import PATIENCE_SECONDS
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -285,3 +285,54 @@ def test_stopped_at_every_await(shape: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert total > 20
     for stop_at in sorted({*range(1, 13), *range(1, total, max(total // MAX_STOPS, 1))}):
         run_and_stop(monkeypatch, SHAPES[shape], stop_at)
+
+
+class Unclosed(Iterator[int]):
+    """An iterator without end, which is open until its `close` is called."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        opened.__enter__()
+
+    def __next__(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Close it."""
+        self._opened.__exit__()
+
+
+class SlowlyOpened:
+    """An iterable that opens its iterator when a gate is open."""
+
+    def __init__(self, opened: Opened, opening: Gate) -> None:
+        self._opened = opened
+        self._opening = opening
+
+    def __iter__(self) -> Iterator[int]:
+        self._opening.pass_through()
+        return Unclosed(self._opened)
+
+
+def as_source(iterable: SlowlyOpened) -> PipelineBuilder:
+    """Return a pipeline that iterates over its source."""
+    return PipelineBuilder().add_source(iterable)
+
+
+def as_item(iterable: SlowlyOpened) -> PipelineBuilder:
+    """Return a pipeline that iterates over an item."""
+    return PipelineBuilder().add_source([iterable]).disaggregate()
+
+
+@pytest.mark.parametrize("build", [as_source, as_item])
+def test_stopped_while_an_iterator_is_opened(build: Callable[[SlowlyOpened], PipelineBuilder]) -> None:
+    """An iterator that is made while the pipeline stops is closed."""
+    opened = Opened()
+    with gate() as opening:
+        pipeline = build(SlowlyOpened(opened, opening)).add_sink().build(num_threads=1)
+        pipeline.start()
+        opening.wait_until(lambda now: now.inside == 1)
+        pipeline.stop(wait=False)
+        opening.open()
+        pipeline.stop(timeout=PATIENCE_SECONDS)
+    assert opened.opened == opened.closed == 1

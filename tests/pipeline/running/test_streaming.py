@@ -118,17 +118,30 @@ def test_a_pool_that_is_shut_down() -> None:
 
 
 class ObservedPool(ThreadPoolExecutor):
-    """A pool that sets an event when a call was sent to it."""
+    """A pool that sets an event when a call was sent to it, and counts the calls."""
 
     def __init__(self, count: int, initializer: Callable[[], None] | None = None) -> None:
         super().__init__(count, initializer=initializer)
         self.sent = threading.Event()
+        self.calls = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call, and set the event."""
         submitted = super().submit(fn, *args, **kwargs)
         self.sent.set()
+        self.calls += 1
         return submitted
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_cheap_generators_share_calls(order: Any) -> None:
+    """One call in a thread opens many cheap generators, pulls their values, and closes them."""
+    with ObservedPool(2) as pool:
+        builder = PipelineBuilder().add_source(range(3000))
+        builder.pipe(generated, executor=pool, concurrency=2, output_order=order)
+        with builder.add_sink(100).build(num_threads=1).auto_stop() as pipeline:
+            assert sorted(pipeline) == [*range(3000)]
+    assert pool.calls < 3000
 
 
 def test_a_pool_that_is_shut_down_before_a_call_begins() -> None:

@@ -18,9 +18,10 @@ async def elements(items: list[int]) -> AsyncIterator[int]:
     "builder",
     [
         PipelineBuilder().add_source([[*range(100)]]).disaggregate(),
+        PipelineBuilder().add_source([dict.fromkeys(range(100))]).disaggregate(),
         PipelineBuilder().add_source([[*range(100)]]).pipe(elements),
     ],
-    ids=["a list", "an async generator"],
+    ids=["a list", "a dict", "an async generator"],
 )
 def test_a_stage_that_waits_for_room_is_not_busy(builder: PipelineBuilder) -> None:
     """While the reader takes nothing, a stage with several values for an item waits for room."""
