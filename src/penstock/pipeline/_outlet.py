@@ -33,6 +33,7 @@ Guarantees:
   - `close` discards the waiting items, wakes the readers, and stays in effect: a reader never takes a closed pass for a
     complete one. If the next thing to read is the end of a pass, the reader still gets it.
   - A `take` that times out, or from which a signal handler's exception is raised, takes nothing.
+    Only a second such exception, raised while this code handles the first, may lose an item.
 """
 
 import asyncio

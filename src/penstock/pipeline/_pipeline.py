@@ -25,7 +25,7 @@ item and its return, and a mark is put back if its handling is interrupted.
 Guarantees:
   - `start` returns when the loop runs; `stop` returns when no stage, thread or process of the pipeline runs any more.
   - A read takes the next item, from any thread or event loop. A read that times out, or from which a signal handler's
-    exception is raised, takes nothing.
+    exception is raised, takes nothing. (A second one, raised while the read handles the first, may lose an item.)
   - All items computed before a failure are read before it. The failure is raised once. A run that can't be opened
     counts as failed.
   - An iteration that ends without an exception has read the whole pass: after a stop, or once another reader has
