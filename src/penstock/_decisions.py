@@ -51,6 +51,7 @@ LEAF_ELEMENTS: Final = Decision("elements computed at once below the folds, with
 STREAM_ELEMENTS: Final = Decision("elements of a stream that are passed on together", 1, 64)
 MIXTURE_ELEMENTS: Final = Decision("elements of a mixture that are passed on together", 1, 64)
 PARENT_ELEMENTS: Final = Decision("elements that are taken apart at once by unbatch and flat_map", 1, 1024)
+FUNCTION_ELEMENTS: Final = Decision("elements that a function or a predicate gets at once above a fold", 1, 1024)
 COMBINED_ELEMENTS: Final = Decision("elements that are added to an object of combine() at once", 1, 1024)
 PACK_DOCUMENTS: Final = Decision("documents that a pack takes in together", 1, 1024)
 FOLD_BATCHES: Final = Decision("batches that the thread of the folds passes on together", 1, _ENDLESS)

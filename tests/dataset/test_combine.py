@@ -63,6 +63,26 @@ def test_nothing_is_flushed_where_nothing_is_held() -> None:
     assert list(ps.range(0).combine(Running)) == []
 
 
+def test_many_elements_of_an_object_are_passed_on_before_others_are_made() -> None:
+    """An object that returns 600 elements for each has at most 1,200 of them in memory, however many it could add."""
+    added: list[int] = []
+
+    class Many:
+        held = 0
+
+        def add(self, element: int) -> list[int]:
+            added.append(element)
+            return [element] * 600
+
+        def flush(self) -> list[int]:
+            return []
+
+    dataset = ps.range(200, seed=1).window_shuffle(200).combine(Many).batch(4)
+    with ps.Loader(dataset, num_workers=0) as loader:
+        next(iter(loader))
+    assert len(added) <= 2
+
+
 def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
     """Elements of one `add` or of `flush` draw from streams of their own."""
 

@@ -1,6 +1,7 @@
 """Loaders without workers: how much is computed at once, when functions are called, and how deep in the stack."""
 
 import inspect
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,61 @@ def test_few_elements_that_stay_objects_are_computed_at_once(rows: int, most: in
         ahead.append(len(made) - number * rows)
     assert min(ahead) >= rows
     assert max(ahead) <= most
+
+
+class Watched:
+    """A function that passes numbers on; it counts its calls, each of which advances a fake clock by some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.calls = 0
+
+    def __call__(self, number: int) -> int:
+        """Return the number."""
+        self.calls += 1
+        return number
+
+    def twice(self, number: int) -> list[int]:
+        """Return two numbers."""
+        return [self(number), number]
+
+    def keeps(self, number: int) -> bool:
+        """Return True."""
+        return self(number) >= 0
+
+    def clock(self) -> float:
+        """Return the time."""
+        return self.seconds * self.calls
+
+
+def same_many(number: int) -> list[int]:
+    """Return a number often."""
+    return [number] * 1000
+
+
+ABOVE_LARGE_CHUNKS: dict[str, Callable[[ps.Dataset[int], Watched], ps.Dataset[int]]] = {
+    "map": lambda window, watched: window.map(watched),
+    "filter": lambda window, watched: window.filter(watched.keeps),
+    "flat_map": lambda window, watched: window.flat_map(watched.twice),
+    "map above flat_map": lambda window, watched: window.flat_map(same_many).map(watched),
+    "map above mix": lambda window, watched: ps.mix({"a": window, "b": window}, {"a": 1, "b": 1}).map(watched),
+    "map in mix": lambda window, watched: ps.mix({"a": window.map(watched), "b": window}, {"a": 1, "b": 1}),
+}
+
+
+@pytest.mark.parametrize("verb", ABOVE_LARGE_CHUNKS)
+def test_slow_functions_above_a_window_are_not_applied_to_all_of_it_at_once(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch waits for the functions of its own rows; fast functions get many at once, yet not all."""
+    window = ps.range(4000, seed=1).window_shuffle(4000)
+    for seconds, most in (1.0, BATCH), (0.0, 1024):
+        watched = Watched(seconds)
+        for module in ("_elementwise", "_turns"):
+            monkeypatch.setattr(f"penstock._streaming.{module}.time", SimpleNamespace(perf_counter=watched.clock))
+        with ps.Loader(ABOVE_LARGE_CHUNKS[verb](window, watched).batch(BATCH), num_workers=0) as loader:
+            next(iter(loader))
+        assert 0 < watched.calls <= most
 
 
 depths: list[int] = []

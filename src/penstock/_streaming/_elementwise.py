@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from penstock._caught import Caught
-from penstock._decisions import PARENT_ELEMENTS, decide
+from penstock._decisions import FUNCTION_ELEMENTS, PARENT_ELEMENTS, Decision, decide
 from penstock._frozen import frozen
 from penstock._graph import (
     DROPPED,
@@ -57,6 +57,41 @@ from penstock._streaming._stage import (
 )
 
 
+class _Pace:
+    """How many elements a function is applied to before their results are passed on: as many as take 2 ms.
+
+    A chunk may be a whole window, or all rows of an element. With all at once, the first result would wait for the last
+    one, and all would be in memory together.
+    """
+
+    __slots__ = ("_at_once", "_decision")
+
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
+        self._at_once = 1
+
+    def parts(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Yield the parts of a chunk; a chunk that isn't larger than one part is yielded itself."""
+        start, count = 0, len(chunk.elements)
+        while (stop := start + decide(self._decision, self._at_once)) < count:
+            yield chunk.part(start, stop)
+            start = stop
+        yield chunk.part(start, count) if start else chunk
+
+    def took(self, began: float, given: int, made: int) -> None:
+        """Set the size of the next part, once one is computed.
+
+        Args:
+            began: when its computation began, by `time.perf_counter`.
+            given: the number of its elements.
+            made: the number of results.
+        """
+        if made >= CHUNK_ELEMENTS or time.perf_counter() - began >= CHUNK_SECONDS:
+            self._at_once = max(min(self._at_once, given) // 2, 1)
+        elif given >= self._at_once:
+            self._at_once = min(self._at_once * 2, CHUNK_ELEMENTS)
+
+
 @frozen
 class MapStage(SameTokenStage):
     """A function of each element."""
@@ -67,18 +102,25 @@ class MapStage(SameTokenStage):
     context: Context
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
+        pace = _Pace(FUNCTION_ELEMENTS)
         for chunk in self.below.run(token):
-            results: list[Element] = []
-            with Caught(Exception) as caught:
-                locations = StreamedLocations(self.inputs, chunk.provenance)
-                self.context.times.begin(self.step)
-                apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
-            self.context.times.lap(self.step, len(results))
-            if caught.error is None:
-                yield _without_dropped(chunk, results)
-                continue
-            yield _without_dropped(chunk.part(0, len(results)), results)
-            raise caught.taken()
+            for part in pace.parts(chunk):
+                yield from self._applied(part, pace)
+
+    def _applied(self, chunk: Chunk, pace: _Pace) -> Iterator[Chunk]:
+        results: list[Element] = []
+        began = time.perf_counter()
+        with Caught(Exception) as caught:
+            locations = StreamedLocations(self.inputs, chunk.provenance)
+            self.context.times.begin(self.step)
+            apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
+        self.context.times.lap(self.step, len(results))
+        pace.took(began, len(chunk.elements), len(results))
+        if caught.error is None:
+            yield _without_dropped(chunk, results)
+            return
+        yield _without_dropped(chunk.part(0, len(results)), results)
+        raise caught.taken()
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         elements, provenance = self.below.reproduce(tokens)
@@ -104,22 +146,29 @@ class FilterStage(SameTokenStage):
     context: Context
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
+        pace = _Pace(FUNCTION_ELEMENTS)
         for chunk in self.below.run(token):
-            locations = StreamedLocations(self.inputs, chunk.provenance)
-            kept: list[int] = []
-            self.context.times.begin(self.step)
-            for index, element in enumerate(chunk.elements):
-                try:
-                    if self.step.predicate(element):
-                        kept.append(index)
-                except Exception as error:
-                    error.add_note(whereabouts(self.step, locations.at(index)))
-                    self.context.filtered(self.step, len(kept), index - len(kept))
-                    yield _only(chunk, kept)
-                    raise
-            self.context.times.lap(self.step, len(kept))
-            self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
-            yield _only(chunk, kept)
+            for part in pace.parts(chunk):
+                yield from self._kept(part, pace)
+
+    def _kept(self, chunk: Chunk, pace: _Pace) -> Iterator[Chunk]:
+        locations = StreamedLocations(self.inputs, chunk.provenance)
+        kept: list[int] = []
+        began = time.perf_counter()
+        self.context.times.begin(self.step)
+        for index, element in enumerate(chunk.elements):
+            try:
+                if self.step.predicate(element):
+                    kept.append(index)
+            except Exception as error:
+                error.add_note(whereabouts(self.step, locations.at(index)))
+                self.context.filtered(self.step, len(kept), index - len(kept))
+                yield _only(chunk, kept)
+                raise
+        self.context.times.lap(self.step, len(kept))
+        self.context.filtered(self.step, len(kept), len(chunk.elements) - len(kept))
+        pace.took(began, len(chunk.elements), len(kept))
+        yield _only(chunk, kept)
 
     def reproduce(self, tokens: Sequence[Token], /) -> tuple[list[Element], Provenance]:
         # The tokens are of elements for which the predicate was true.
@@ -157,13 +206,9 @@ class RowsStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         below, skip, *after = token
-        at_once = 1  # parent elements; adapts to a few milliseconds
+        pace = _Pace(PARENT_ELEMENTS)
         for chunk in self.below.run(below):
-            start = 0
-            while start < len(chunk.elements):
-                count = decide(PARENT_ELEMENTS, at_once)
-                parents = chunk.part(start, start + count)
-                start += count
+            for parents in pace.parts(chunk) if chunk.elements else ():
                 if skip:
                     check_held(parents.afters[0], after[0], "an element with several rows")
                 began = time.perf_counter()
@@ -173,7 +218,7 @@ class RowsStage:
                     self._split(lists, parents.elements, parents.provenance)
                 rows = sum(map(len, lists))
                 self.context.times.lap(self.step, rows)
-                has_room = rows < CHUNK_ELEMENTS and time.perf_counter() - began < CHUNK_SECONDS
+                pace.took(began, len(parents.elements), rows)
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:
@@ -181,7 +226,6 @@ class RowsStage:
                     skip = 0
                 if caught.error is not None:
                     raise caught.taken()
-                at_once = min(at_once * 2, CHUNK_ELEMENTS) if has_room else max(at_once // 2, 1)
 
     def _split(self, lists: list[list[Element]], elements: list[Element], provenance: Provenance) -> None:
         """Add the rows of each element to an empty list; after an error the list has those before it."""

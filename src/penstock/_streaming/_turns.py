@@ -13,6 +13,7 @@ entries that count for the two.
 """
 
 import heapq
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,7 +23,7 @@ import numpy as np
 from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._graph import Element
 from penstock._streaming._combine import CombineStage, Combining, PartInput, check_parts
-from penstock._streaming._policy import MAX_MIXTURE_ELEMENTS
+from penstock._streaming._policy import CHUNK_SECONDS, MAX_MIXTURE_ELEMENTS
 from penstock._streaming._stage import (
     LARGEST,
     Chunk,
@@ -132,9 +133,9 @@ class TakingTurns(Combining):
         has_more = True
         while has_more:
             log: list[_Taken] = []
-            most = decide(MIXTURE_ELEMENTS, MAX_MIXTURE_ELEMENTS)
+            most, began = decide(MIXTURE_ELEMENTS, MAX_MIXTURE_ELEMENTS), time.perf_counter()
             try:
-                while has_more and len(log) < most:
+                while has_more and len(log) < most and time.perf_counter() - began <= CHUNK_SECONDS:
                     has_more = _take(shares, inputs, turns, log)
             except Exception:
                 yield _chunk(shares, token, log)

@@ -102,7 +102,7 @@ class UserFold(Folding):
                 except Exception:
                     yield fold.given()
                     raise
-                if fold.added >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
+                if fold.count >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield fold.given()
                     at_most, began = decide(COMBINED_ELEMENTS, CHUNK_ELEMENTS), time.perf_counter()
             yield fold.given()
@@ -296,12 +296,12 @@ class _Fold:
         self._now = _Moment(first, 0, first)
         self._provenance, self._index = no_provenance(), 0  # the newest chunk's, and which of its elements is newest
         self._given: list[_Given] = []
-        self.added = 0
-        """The number of elements that were added since `given`."""
+        self.count = 0
+        """The number of elements that were added, and that the object has returned, since `given`."""
 
     def add(self, chunk: Chunk, index: int) -> None:
         """Add an element of a chunk to the object."""
-        self.added += 1
+        self.count += 1
         self._provenance, self._index = chunk.provenance, index
         given = self._object.add(chunk.elements[index], self._location)
         before, last = self._now, (chunk.afters, index)
@@ -361,6 +361,7 @@ class _Fold:
         skip, self._skip = self._skip, 0
         if skip:
             check_enough(skip, len(given), "what an object of combine() gave")
+        self.count += len(given)
         self._given.append(_Given(given[skip:], self._index, skip, before, self._now.last, self._now))
 
     def _location(self) -> Location:
@@ -371,7 +372,7 @@ class _Fold:
 
         All of it was given when elements of the newest chunk were added; or at the end, which is `is_flushed`.
         """
-        lists, self._given, self.added = self._given, [], 0
+        lists, self._given, self.count = self._given, [], 0
         counts = [len(each.elements) for each in lists]
         which: list[int] = np.repeat(np.arange(len(lists)), counts).tolist()
         numbers = [number for each in lists for number in range(len(each.elements))]
