@@ -154,6 +154,16 @@ def test_each_step_that_is_read_in_order_has_its_own_time(place: dict[str, Any])
     assert f"one thread runs {report.bottleneck!r} in order" in report.advice
 
 
+@pytest.mark.parametrize("rows", [1, BATCH])
+def test_functions_in_a_mixture_have_their_own_times_where_a_batch_has_few_rows_of_each_part(rows: int) -> None:
+    """Rows of which a batch has one of each part are computed one by one; the time is the slow function's."""
+    numbers = ps.range(2, seed=1).shuffle()
+    parts = {str(number): numbers.map(wait if number else add) for number in range(BATCH)}
+    report = observed(ps.mix(parts, dict.fromkeys(parts, 1)).batch(rows), 0.0, {"num_workers": 0})
+    assert (report.bottleneck or "").startswith("wait"), str(report)  # equal names are numbered
+    assert sum(step.share for step in report.steps if step.name.startswith("wait")) > 0.5, str(report)
+
+
 def test_rare_slow_records_are_the_bottleneck() -> None:
     """No later batch is complete, and workers are idle, where each batch that may be ahead has a slow record."""
     dataset = ps.range(256).map(wait_rarely).batch(BATCH)

@@ -10,7 +10,7 @@ any order, since a sampler above decides them. Where a step makes several elemen
 may write to its input. Of the last parent, the other pieces are kept for the thread's next block (`_kept_pieces`).
 
 A part of a mixture may have only a row or two in a block. Arrays of one row cost more than they save, so such blocks
-are divided with lists, and up to four rows of a part are evaluated one by one (`_mix_few`).
+are divided with lists, and up to four rows of a part are evaluated without arrays (`_mix_few`).
 
 A row that crashes workers is never computed, and the outermost `on_error` above it decides (`element_after_crash`).
 Which step's function crashed the process is unknown. So the crash counts as an error of the outermost step whose
@@ -79,7 +79,7 @@ from penstock.sampling import apply_block as apply_sampler
 from penstock.sources import is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
-_MAX_SINGLY: Final = 4  # rows of a part: evaluating these one by one costs about as much as a block of arrays
+_MAX_SINGLY: Final = 4  # rows of a part: evaluating these without arrays costs about as much as with them
 
 
 class Block(NamedTuple):
@@ -363,19 +363,20 @@ def _mix_few(
         context: of the calling thread.
     """
     _, epochs, positions = found
-    listed = list(zip(*(column.tolist() for column in found), strict=True))
     rows_of: dict[int, list[int]] = {}
-    for row, (number, _, _) in enumerate(listed):
+    for row, number in enumerate(found[0].tolist()):
         rows_of.setdefault(number, []).append(row)
+    at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
+    outer = context.times.enter()
     for number, rows in rows_of.items():
         part = parts[number]
         if len(rows) <= _MAX_SINGLY and (len(rows) == 1 or _is_read_singly(part)):
-            for row in rows:
-                elements[row] = _single(part, listed[row][1], listed[row][2], context)
+            few = _few(part, [at[row] for row in rows], context)
         else:
-            block = evaluate_block(part, epochs[rows], positions[rows], context).elements
-            for row, element in zip(rows, block, strict=True):
-                elements[row] = element
+            few = evaluate_block(part, epochs[rows], positions[rows], context).elements
+        for row, element in zip(rows, few, strict=True):
+            elements[row] = element
+    context.times.leave(outer)
 
 
 def _is_read_singly(node: Node) -> bool:
@@ -387,31 +388,45 @@ def _is_read_singly(node: Node) -> bool:
     return is_read_singly(node.source)
 
 
-def _single(node: Node, epoch: int, position: int, context: Context) -> Element:
-    """Return one element as `evaluate_block` would, without arrays where a step has a scalar form."""
-    maps: list[tuple[Map, int, int]] = []
+def _few(node: Node, at: list[tuple[int, int]], context: Context) -> list[Element]:
+    """Return a few elements as `evaluate_block` would, without arrays where a step has a scalar form.
+
+    Args:
+        node: a part of a mixture.
+        at: the epoch and position of each element.
+        context: of the calling thread.
+    """
+    times = context.times
+    maps: list[tuple[Map, list[tuple[int, int]]]] = []
     while isinstance(node, Reindex) or (isinstance(node, Map) and node.form == "none"):
         if isinstance(node, Reindex):
-            epoch, position = node.sampler(epoch, position)
+            at = [node.sampler(epoch, position) for epoch, position in at]
+            times.lap(node, len(at))
         else:
-            maps.append((node, epoch, position))
+            maps.append((node, at))
         node = node.parent
-    if isinstance(node, Read):
-        if is_read_singly(node.source):
-            element = read_record(node.source, position)
-        else:
-            element = context.read(node.source, np.array([position], np.int64))[0]
+    if isinstance(node, Read) and is_read_singly(node.source):
+        elements = [read_record(node.source, position) for _, position in at]
+        times.lap(node, len(elements))
+    elif isinstance(node, Read):
+        elements = list(context.read(node.source, np.array([position for _, position in at], np.int64)))
+        times.lap(node, len(elements))
     else:
-        coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
-        element = evaluate_block(node, *coordinates, context).elements[0]
+        epochs, positions = (np.array(column, np.int64) for column in zip(*at, strict=True))
+        elements = evaluate_block(node, epochs, positions, context).elements
     while maps:
-        step, epoch, position = maps.pop()
-        with Caught(Exception) as caught:
-            element = step.function(element)
-        if caught.error is not None:
-            location = location_of(step.parent, epoch, position)
-            element = apply_again(step, element, cast("Exception", caught.taken()), location, context, element_at)
-    return element
+        step, at = maps.pop()
+        elements = [_called(step, element, *of, context) for element, of in zip(elements, at, strict=True)]
+        times.lap(step, len(elements))
+    return elements
+
+
+def _called(step: Map, element: Element, epoch: int, position: int, context: Context) -> Element:
+    """Return the result of a step's function without other arguments for one element."""
+    with Caught(Exception) as caught:
+        return step.function(element)
+    location = location_of(step.parent, epoch, position)
+    return apply_again(step, element, cast("Exception", caught.taken()), location, context, element_at)
 
 
 def elements_per_parent(node: Node) -> float | None:
