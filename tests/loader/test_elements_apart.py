@@ -207,7 +207,7 @@ def test_a_list_whose_elements_share_what_can_not_be_copied_is_an_error() -> Non
     for compute in (lambda: dataset[0], lambda: list(ps.Loader(dataset))):
         with pytest.raises(UsageError, match="elements that share memory must be copyable") as caught:
             compute()
-        assert "in the list of step 'locks'" in caught.value.__notes__
+        assert "in step 'locks' at epoch 0, position 0, key 0" in caught.value.__notes__
 
 
 MEAN = np.ones((1, 2))

@@ -54,6 +54,11 @@ def fails_with_origin(number: int, origin: ps.Origin) -> int:
     return fails(number)
 
 
+def fails_in_generator(number: int) -> Any:
+    """Yield the number, or raise."""
+    yield fails(number)
+
+
 def fails_in_batch(batch: Any) -> Any:
     """Return the batch, or raise."""
     for number in batch.tolist():
@@ -111,6 +116,10 @@ DATASETS: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
     "source": (lambda: ps.read(FailingSource(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
     "source in blocks": (lambda: ps.read(FailingBlocks(), seed=3).shuffle().batch(4), f"while reading key {BAD} of "),
     "map, in order": (lambda: rows().map(fails).filter(keep).batch(4), f"in step 'fails' at {AT}"),
+    "flat_map, in order": (
+        lambda: rows().flat_map(fails_in_generator).batch(4),
+        f"in step 'fails_in_generator' at {AT}",
+    ),
     "predicate": (lambda: rows().filter(fails_to_keep).batch(4), f"in step 'fails_to_keep' at {AT}"),
     "merge, in order": (
         lambda: rows().filter(keep).batch(4, merge=fails_to_merge),

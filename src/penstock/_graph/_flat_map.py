@@ -13,7 +13,7 @@ from penstock._graph._length import length
 from penstock._graph._nodes import Element, Integers, Map, Node, Split
 from penstock._graph._splitting import ListSplitting
 from penstock._independent import independent
-from penstock.errors import GraphError, InternalError, UsageError
+from penstock.errors import GraphError, InternalError
 from penstock.sampling import Ragged
 
 
@@ -74,7 +74,8 @@ class FlatMap(ListSplitting):
         Raises:
             GraphError: the function didn't return a list.
         """
-        return self._as_list(apply_one(self._as_map(step), element, location(), context, element_at))
+        pieces: list[Element] = apply_one(self._as_map(step), element, location(), context, element_at)
+        return pieces
 
     def split_into(
         self,
@@ -85,27 +86,21 @@ class FlatMap(ListSplitting):
         context: Context,
         element_at: ElementAt,
     ) -> None:
-        made: list[Element] = []
-        try:
-            apply_into(made, self._as_map(step), elements, locations, context, element_at)
-        finally:
-            lists.extend(map(self._as_list, made))
+        apply_into(lists, self._as_map(step), elements, locations, context, element_at)
 
     def _as_map(self, step: Split) -> Map:
         """Return the step as a map to lists, which has the same errors, notes and retries."""
-        return Map(step.parent, self.function, self.name, seed=0)
+        return Map(step.parent, self._listed, self.name, seed=0)
 
-    def _as_list(self, made: object) -> list[Element]:
+    def _listed(self, element: Element) -> list[Element]:
+        """Return the list for an element. A generator runs here, so that its errors are those of the function."""
+        made: object = self.function(element)
         if not _is_iterable(made):
             raise GraphError(
                 f"the function of step {self.name!r} must return a list of elements; got a {type(made).__name__}. "
                 "Return [element] for a single one, and [] for none."
             )
-        try:
-            return independent(list(made))  # a function above may write to its input
-        except UsageError as error:
-            error.add_note(f"in the list of step {self.name!r}")
-            raise
+        return independent(list(made))  # a function above may write to its input
 
     def check_found(self, step: Split, parent: int, found: int) -> None:
         del step
