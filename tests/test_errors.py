@@ -139,7 +139,7 @@ def test_a_line_that_is_no_json_is_a_corrupt_record(tmp_path: Path) -> None:
 def test_events_are_values() -> None:
     """The events of a loader can be compared, hashed and pickled."""
     skipped = events.Skipped("decode", 0, 1, 2, "ValueError: corrupt")
-    substituted = events.Substituted("decode", 0, 1, 2, "ValueError: corrupt", 3)
+    substituted = events.Substituted("decode", 0, 1, 2, "ValueError: corrupt", 3, 4)
     for event in (skipped, substituted):
         assert pickle.loads(pickle.dumps(event)) == event
         assert len({event, event}) == 1

@@ -21,6 +21,7 @@ class Substituted:
         key: the record's key in the source.
         error: the exception, as `Type: text`.
         taken_from: the position of the substitute.
+        taken_key: the key of the substitute's record.
 
     Example:
         >>> import penstock as ps
@@ -40,6 +41,7 @@ class Substituted:
     key: int
     error: str
     taken_from: int
+    taken_key: int
 
 
 @frozen

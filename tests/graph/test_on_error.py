@@ -102,7 +102,8 @@ def test_replacements_are_reported(num_workers: int) -> None:
         if number in CORRUPT:
             taken_from = stand_in("decode", 0, position, lambda other: order[other] in CORRUPT)
             text = f"ValueError: corrupt {number}"
-            assert reported.pop(position) == Substituted("decode", 0, position, number, text, taken_from)
+            event = Substituted("decode", 0, position, number, text, taken_from, order[taken_from])
+            assert reported.pop(position) == event
     assert not reported
 
 

@@ -88,6 +88,40 @@ def die_once(marker: str, number: int) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
+def readable(number: int) -> int:
+    """Return a number, unless it is divisible by four."""
+    if number % 4 == 0:
+        raise ValueError("corrupt")
+    return number
+
+
+REPLACED = NUMBERED.map(readable, on_error=ps.Substitute(32))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        REPLACED.batch(16),
+        REPLACED.filter(is_odd).batch(16),
+        REPLACED.batch(2).unbatch().shuffle().batch(16),
+        ps.mix({"a": REPLACED, "b": NUMBERED}, {"a": 3, "b": 1}).shuffle().batch(16),
+    ],
+    ids=["in any order", "in order", "with rows of batches", "mixed"],
+)
+def test_a_row_that_was_replaced_names_the_record_in_its_place(dataset: ps.Dataset[Any]) -> None:
+    """Each row, alone and in its batch, is of the record that it names; of a failing one that is the substitute's."""
+    loader = ps.Loader(dataset)
+    look = loader.look(0)
+    for row, (number, origin) in enumerate(zip(look.batch.tolist(), look.origins, strict=True)):
+        fails = origin.component != "b" and origin.key % 4 == 0
+        assert (number == origin.key) != fails
+        assert origin.record.startswith(f"key {origin.key} (replaced in step 'readable'" if fails else f"key {number}")
+        assert origin.record.endswith(f"key {number})" if fails else f"key {number}")
+        if "cursor" not in loader.state_dict():  # not read in order
+            alone = loader.look(0, row=row)
+            assert (alone.batch, alone.origins[0].record) == (number, origin.record)
+
+
 def test_a_trace_is_written_after_a_worker_was_killed(tmp_path: Path) -> None:
     """The killed worker wrote its times into memory of the trainer's, and the one that follows continues them."""
     dataset = ps.range(NUMBERS).map(partial(die_once, str(tmp_path / "marker")), name="die").map(element).batch(2)

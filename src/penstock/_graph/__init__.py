@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import row_seed_position as row_seed_position
     from penstock._graph._coordinates import seed_position_block as seed_position_block
     from penstock._graph._coordinates import upcoming as upcoming
+    from penstock._graph._coordinates import with_substitutes as with_substitutes
     from penstock._graph._differing import differing_text as differing_text
     from penstock._graph._evaluate import RowStages as RowStages
     from penstock._graph._evaluate import element_at as element_at
@@ -206,6 +207,7 @@ else:
         FlatMap="penstock._graph._flat_map",
         describe_record="penstock._graph._coordinates",
         origin_in="penstock._graph._coordinates",
+        with_substitutes="penstock._graph._coordinates",
         origins="penstock._graph._coordinates",
         inputs_at="penstock._graph._inputs",
         GlobalDraws="penstock._graph._global_draws",

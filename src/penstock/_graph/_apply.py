@@ -407,7 +407,8 @@ def _substitute(
                 continue
             error.add_note(f"{whereabouts(step, location)}; {attempts} substitutes failed too")
             raise
-        context.report(Substituted(step.name, *_where(location), reason, position))
+        key = location_of(step.parent, location.epoch, position).key
+        context.report(Substituted(step.name, *_where(location), reason, position, key))
         return element
     raise InternalError("at least one substitute is tried")
 

@@ -35,7 +35,7 @@ Invariant: seed positions are part of what a dataset means. A change of these fu
 numbers of existing datasets, and the golden records find it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -62,6 +62,7 @@ from penstock._graph._nodes import (
 )
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
+from penstock.events import Event, Substituted
 from penstock.sampling import ScalarSampler, facts_of, seed_positions
 from penstock.sources import AwaitedSource, describe_key
 
@@ -305,6 +306,20 @@ def origins(node: Node, epochs: Integers, positions: Integers) -> tuple[Origin, 
 def origin_in(node: Node, component: str, origin: Origin) -> Origin:
     """Return an origin that asks the source of a node's component for the record's name."""
     vars(origin)["describe"] = partial(describe_record, node, component, origin.key)
+    return origin
+
+
+def with_substitutes(origin: Origin, events: Iterable[Event]) -> Origin:
+    """Return an origin whose record's name says which element took its place, by the events of the row's computation.
+
+    The row may be computed together with others, as below `unbatch`; events about their records are none of its own.
+    """
+    taken = [
+        f" (replaced in step {event.step!r} by the element of position {event.taken_from:,}, key {event.taken_key})"
+        for event in events
+        if isinstance(event, Substituted) and event.key == origin.key
+    ]
+    vars(origin)["describe"] = partial("".join, [origin.record, *taken])
     return origin
 
 

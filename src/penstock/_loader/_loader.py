@@ -19,7 +19,6 @@ from penstock._graph import (
     Node,
     Origin,
     Read,
-    RowStages,
     fingerprint,
     is_endless,
     need_count,
@@ -447,7 +446,7 @@ class Loader(NotesErrors, Generic[T_co]):
         return batch
 
     def origin(self, step: int, row: int) -> Origin:
-        """Return the record that a row of a step's batch comes from: its epoch, position and key.
+        """Return the record that a row of a step's batch comes from: its epoch, position and key; see `origins`.
 
         Args:
             step: the batch's number.
@@ -462,7 +461,8 @@ class Loader(NotesErrors, Generic[T_co]):
         """Return the record that each row of a step's batch comes from; the loader's state does not change.
 
         For an indexable dataset this is arithmetic: nothing is read or computed, whichever step it is. For a dataset
-        that is read in order, the batch is computed again.
+        that is read in order, the batch is computed again. A row in whose place `on_error=Substitute()` delivered
+        another one has the origin of the record that failed; `look` names both, and `replaced` lists such rows.
 
         Args:
             step: the batch's number.
@@ -490,7 +490,7 @@ class Loader(NotesErrors, Generic[T_co]):
         """Return what the model sees at a step, to print or to show: its rows, with the record of each.
 
         The batch is computed in this thread, as by `batch_at`, so it may be of any step, of the past or the future. The
-        loader's state does not change.
+        loader's state does not change. A row whose record failed says which element was delivered in its place.
 
         Args:
             step: the batch's number.
@@ -520,18 +520,14 @@ class Loader(NotesErrors, Generic[T_co]):
               ['half']  1.5
         """
         step_range = self._progress.step_range(need_count("step", step))
-        origins = self._runtime.origins(step_range)
-        is_batched = self._plan.batch_size > 1 or len(origins) > 1 or _has_batch(self._plan)
-        stages: RowStages | None = None
         try:
-            if row is None:
-                batch = self._runtime.batch_at(step_range)
-            else:
-                stages = self._runtime.stages_at(step_range, need_count("row", row))
-                batch, is_batched, origins = stages.stages[-1][1], False, (self._runtime.origin(step_range, row),)
+            batch, origins, stages = self._runtime.looked_at(
+                step_range, None if row is None else need_count("row", row)
+            )
         except Exception as error:
             trim(error)
             raise
+        is_batched = stages is None and (self._plan.batch_size > 1 or len(origins) > 1 or _has_batch(self._plan))
         return observe.Look(step, batch, origins, is_batched=is_batched, decode=decode, stages=stages)
 
     def stats(self) -> dict[str, float]:

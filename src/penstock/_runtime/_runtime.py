@@ -5,7 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+import numpy as np
+
+from penstock._caught import Caught
 from penstock._graph import (
+    Context,
     Element,
     GlobalDraws,
     Location,
@@ -13,15 +17,17 @@ from penstock._graph import (
     Origin,
     Read,
     RowStages,
+    evaluate_block,
     indices,
     origin_in,
     stages_of,
     walk,
+    with_substitutes,
 )
 from penstock._memory import Region, keep_memory_of_blocks
 from penstock._os import uninterrupted
 from penstock._plan import Plan
-from penstock._runtime._batches import InlineBatches, StepRange, row_origins, rows_of
+from penstock._runtime._batches import InlineBatches, StepRange, coordinates_of, row_coordinates, row_origins, rows_of
 from penstock._runtime._collate_supplier import CollateSupplier
 from penstock._runtime._fold_thread import FoldSupplier
 from penstock._runtime._inline import inline_stream
@@ -29,8 +35,9 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client, MemoryProvider, Scheduler
 from penstock._runtime._streaming import StageRun, ThreadReader, rows_of_element
 from penstock._runtime._streams import BatchSupplier, InlineStream, JobStream, Stream
-from penstock._streaming import BlockInput, InputRange, StreamedLocations, read_inline
+from penstock._streaming import BlockInput, InputRange, StreamedLocations, is_block_input, read_inline
 from penstock.errors import ClosedError, StateError, UsageError
+from penstock.events import Event, Observer, Substituted
 from penstock.sources import AwaitedSource
 
 
@@ -173,8 +180,59 @@ class Runtime:
             return self._inline(step_range)
         return self._opened(scheduler, [step_range], ahead=0, on_request=True)
 
-    def batch_at(self, step_range: StepRange) -> Element:
-        """Return the batch of a range's first step, computed in this thread."""
+    def looked_at(self, step_range: StepRange, row: int | None) -> tuple[Element, tuple[Origin, ...], RowStages | None]:
+        """Return the batch of a range's first step and the origins of its rows; or a row, its origin and its stages.
+
+        A row that was replaced is computed again, so that its origin's record names the element in its place.
+        """
+        events: list[Event] = []
+        if row is None:
+            batch, origins, stages = self.batch_at(step_range, events.append), self.origins(step_range), None
+        else:
+            stages = self.stages_at(step_range, row, events.append)
+            batch, origins = stages.stages[-1][1], (self.origin(step_range, row),)
+        if any(isinstance(event, Substituted) for event in events):
+            places = self._places(step_range)
+            places = places if row is None else places[row : row + 1]
+            origins = tuple(
+                with_substitutes(origin, self._events_at(*place)) for origin, place in zip(origins, places, strict=True)
+            )
+        return batch, origins, stages
+
+    def _places(self, step_range: StepRange) -> list[tuple[Node, int, int]]:
+        """Return the node, the epoch and the position of each row of the batch of a range's first step."""
+        plan = self._plan
+        if plan.is_indexed:
+            rows = rows_of(plan.batches, plan.shard, step_range.first)
+            epochs, positions = row_coordinates([(rows, 0, rows.data)])
+            coordinates = zip(epochs.tolist(), positions.tolist(), strict=True)
+            return [(plan.batches.rows, epoch, position) for epoch, position in coordinates]
+        _, places = self._first_in_order(step_range)
+        return [(place.node or plan.node, place.epoch, place.position) for place in places]
+
+    def _events_at(self, node: Node, epoch: int, position: int) -> list[Event]:
+        """Return the events of the computation of one row."""
+        events: list[Event] = []
+        if is_block_input(node):  # a stream's element is never replaced
+            with Caught(Exception):  # it was computed before, so a function isn't pure
+                coordinates = np.array([epoch], np.int64), np.array([position], np.int64)
+                evaluate_block(node, *coordinates, replace(self._client.context(), observe=events.append))
+        return events
+
+    def _context(self, observe: Observer | None) -> Context:
+        """Return a context for this thread, which also sends events to `observe`."""
+        context = self._client.context()
+        if observe is None:
+            return context
+
+        def send(event: Event) -> None:
+            context.observe(event)
+            observe(event)
+
+        return replace(context, observe=send)
+
+    def batch_at(self, step_range: StepRange, observe: Observer | None = None) -> Element:
+        """Return the batch of a range's first step, computed in this thread; `observe` gets the events."""
         plan = self._plan
         if plan.is_indexed:
             if not rows_of(plan.batches, plan.shard, step_range.first).total:
@@ -183,8 +241,8 @@ class Runtime:
                     f"{plan.shard.count} has none of its rows. Ask another rank, or a loader without shard=."
                 )
             self.prepare()
-            return InlineBatches(plan.batches, plan.shard, self._client.context()).batch(step_range.first)
-        return self._first_in_order(step_range)[0]
+            return InlineBatches(plan.batches, plan.shard, self._context(observe)).batch(step_range.first)
+        return self._first_in_order(step_range, observe)[0]
 
     def origin(self, step_range: StepRange, row: int) -> Origin:
         """Return the origin of one row of the batch of a range's first step."""
@@ -206,8 +264,10 @@ class Runtime:
         _, places = self._first_in_order(step_range)
         return tuple(_origin_at(place, plan.node) for place in places)
 
-    def stages_at(self, step_range: StepRange, row: int) -> RowStages:
+    def stages_at(self, step_range: StepRange, row: int, observe: Observer | None = None) -> RowStages:
         """Return one row of the batch of a range's first step, after each step of the dataset that makes it.
+
+        `observe` gets the events.
 
         Raises:
             UsageError: the dataset is read in order.
@@ -219,9 +279,10 @@ class Runtime:
                 "row= shows a row after each step of the dataset, which needs positions, and this dataset is read in "
                 "order. Look at the dataset below the first step that is read in order"
             )
-        origin = self.origin(step_range, row)
+        _check_row(row, rows_of(plan.batches, plan.shard, step_range.first).data)
         self.prepare()
-        return RowStages(row, stages_of(plan.batches.rows, origin.epoch, origin.position, self._client.context()))
+        coordinates = coordinates_of(plan.batches, plan.shard, step_range.first, row)
+        return RowStages(row, stages_of(plan.batches.rows, *coordinates, self._context(observe)))
 
     def prepare(self) -> None:
         """Call `worker_init` in the calling thread, once, before it computes the workers' work."""
@@ -230,9 +291,9 @@ class Runtime:
         else:
             self._owner.prepare()
 
-    def _first_in_order(self, step_range: StepRange) -> tuple[Element, list[Location]]:
+    def _first_in_order(self, step_range: StepRange, observe: Observer | None = None) -> tuple[Element, list[Location]]:
         self.prepare()
-        with closing(StageRun(self._plan, step_range, self._client.context())) as run:
+        with closing(StageRun(self._plan, step_range, self._context(observe))) as run:
             chunk = run.next_chunk()
         if chunk is None:
             step, epoch = step_range.first.step, step_range.first.epoch

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock._streaming._inputs import RankSegment as RankSegment
     from penstock._streaming._inputs import Reader as Reader
     from penstock._streaming._inputs import count_positions as count_positions
+    from penstock._streaming._inputs import is_block_input as is_block_input
     from penstock._streaming._inputs import never as never
     from penstock._streaming._inputs import one_by_one as one_by_one
     from penstock._streaming._inputs import read_inline as read_inline
@@ -93,6 +94,7 @@ else:
         RankSegment="penstock._streaming._inputs",
         Reader="penstock._streaming._inputs",
         count_positions="penstock._streaming._inputs",
+        is_block_input="penstock._streaming._inputs",
         one_by_one="penstock._streaming._inputs",
         never="penstock._streaming._inputs",
         read_inline="penstock._streaming._inputs",
