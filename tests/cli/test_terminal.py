@@ -60,6 +60,19 @@ def test_an_encoding_without_bars_gets_plain_ones() -> None:
     assert stream.read() == "##- ~?\n"
 
 
+@pytest.mark.parametrize("output", ["terminal", "file"])
+def test_progress_is_shown_in_any_encoding(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar and a text need characters that Latin-1 lacks."""
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(stream, "isatty", lambda: output == "terminal")
+    terminal = Terminal(stream)
+    for share in 0.1, 0.5:
+        terminal.progress("run A", share, "step 1 …")
+    stream.seek(0)
+    assert "step 1 ~" in stream.read()
+
+
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_the_live_line_never_wraps(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a narrow terminal first the bar gets shorter, then the text: a wrapped line could not be redrawn."""

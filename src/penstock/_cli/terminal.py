@@ -116,8 +116,7 @@ class Terminal:
         """
         if not self.is_live:
             if self._quarter is not None and int(share * 4) > self._quarter:
-                self._stream.write(f"  {label} {share:4.0%}  {text}\n")
-                self._stream.flush()
+                self._write(f"  {label} {share:4.0%}  {text}\n")
             self._quarter = int(share * 4)
             return
         now = time.perf_counter()
@@ -127,8 +126,7 @@ class Terminal:
             width = max(min(_BAR_WIDTH, room - len(text)), 0)  # a line that wraps could not be redrawn
             done = round(share * width)
             bar = self.colour("━" * done, "cyan") + self.colour("━" * (width - done), "dim")
-            self._stream.write(f"\r  {label} {bar} {text[:room]}\x1b[K")
-            self._stream.flush()
+            self._write(f"\r  {label} {bar} {text[:room]}\x1b[K")
 
 
 @contextmanager
