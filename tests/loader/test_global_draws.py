@@ -110,3 +110,10 @@ def test_no_function_is_called_for_it() -> None:
 
     list(ps.Loader(ps.range(8).map(count).batch(2)))
     assert calls == list(range(8))
+
+
+def test_measuring_leaves_the_programs_own_draws_as_they_are() -> None:
+    """A loader that calls a drawing function to choose its workers restores the global generators' states."""
+    before = random.getstate()
+    with ps.Loader(ps.range(64).map(drawing, name="measured draws").batch(2), num_workers="auto"):
+        assert random.getstate() == before

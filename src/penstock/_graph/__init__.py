@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from penstock._graph._pictures import encoded_kind as encoded_kind
     from penstock._graph._pictures import image_tag as image_tag
     from penstock._graph._pictures import pixels_of as pixels_of
+    from penstock._graph._rng import kept_globals as kept_globals
     from penstock._graph._rng import leave_accelerators as leave_accelerators
     from penstock._graph._show import Preview as Preview
     from penstock._graph._show import html_text as html_text
@@ -212,6 +213,7 @@ else:
         inputs_at="penstock._graph._inputs",
         GlobalDraws="penstock._graph._global_draws",
         PerWorker="penstock._graph._per_worker",
+        kept_globals="penstock._graph._rng",
         leave_accelerators="penstock._graph._rng",
         list_splitting_of="penstock._graph._splitting",
         Unbatch="penstock._graph._unbatch",

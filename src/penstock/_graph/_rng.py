@@ -167,28 +167,38 @@ def _comparable(state: Any) -> list[Any]:  # noqa: ANN401 - NumPy types the stat
 
 
 @contextlib.contextmanager
+def kept_globals() -> collections.abc.Generator[None, None, None]:
+    """Restore the states of `random`, NumPy's global generator and torch's at the end, of each that is loaded."""
+    torch: Any = sys.modules.get("torch")  # a program that hasn't loaded torch doesn't draw from it
+    python_state = random.getstate()
+    numpy_state = np.random.get_state() if "numpy.random" in sys.modules else None
+    torch_state = torch.get_rng_state() if hasattr(torch, "get_rng_state") else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        if numpy_state is not None:
+            np.random.set_state(numpy_state)
+        if torch_state is not None:
+            torch.set_rng_state(torch_state)
+
+
+@contextlib.contextmanager
 def seeded_globals(seed: int) -> collections.abc.Generator[None, None, None]:
     """Seed `random`, NumPy's global generator and, if torch is loaded, torch's; restore their states afterwards.
 
     Args:
         seed: 64 bits; NumPy's legacy generator takes the lower 32.
     """
-    torch: Any = sys.modules.get("torch")  # a program that hasn't loaded torch doesn't draw from it
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()
-    torch_state = torch.get_rng_state() if torch is not None else None
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    if torch is not None:
-        # torch.manual_seed would also set the generators of the trainer's GPUs, which are not restored.
-        torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+    torch: Any = sys.modules.get("torch")
+    seed_numpy = np.random.seed  # this loads the module, so its state is restored, too
+    with kept_globals():
+        random.seed(seed)
+        seed_numpy(seed & 0xFFFFFFFF)
         if torch is not None:
-            torch.set_rng_state(torch_state)
+            # torch.manual_seed would also set the generators of the trainer's GPUs, which are not restored.
+            torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        yield
 
 
 def jax_keys(seeds: NDArray[np.uint64]) -> list[Any]:

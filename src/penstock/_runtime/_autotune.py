@@ -30,7 +30,18 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph import Cache, Context, GlobalDraws, Map, Node, PerWorker, awaits, evaluate_block, walk
+from penstock._graph import (
+    Cache,
+    Context,
+    GlobalDraws,
+    Map,
+    Node,
+    PerWorker,
+    awaits,
+    evaluate_block,
+    kept_globals,
+    walk,
+)
 from penstock._os import DaemonThread
 from penstock._pickles import dumps as dumps_exactly
 from penstock._pickles import pickler
@@ -314,7 +325,7 @@ def measure(plan: Plan, *, enough_seconds: float, stacking: bool, threads: bool)
         stacking: whether the cost of stacking rows counts.
         threads: whether to measure the speedup of two threads.
     """
-    with Caught(Exception):
+    with kept_globals(), Caught(Exception):  # the program's own draws stay the same
         return _Measuring(plan).cost(enough_seconds, stacking=stacking, threads=threads)
     return None
 
