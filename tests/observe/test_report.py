@@ -259,6 +259,21 @@ def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.M
     assert report.consumer_seconds == pytest.approx(report.elapsed_seconds / 14)
 
 
+def test_training_on_several_batches_at_once_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that fetches eight batches, and then works on them, has no pause but its evaluation."""
+    now = 100.0
+    monkeypatch.setattr("penstock._loader._iterator.perf_counter", lambda: now)
+    with ps.Loader(ps.range(256).batch(BATCH)) as loader:
+        for number, _ in enumerate(loader, 1):
+            now += 0.0001 if number % 8 else 0.08  # a batch is sent to the device at once
+            now += 3.0 if number == 40 else 0
+        report = loader.report()
+    assert report.pauses == 1
+    assert report.elapsed_seconds == pytest.approx(7 * 0.08, rel=0.3)  # durations are kept in buckets
+    assert report.consumer_seconds == pytest.approx(0.01, rel=0.3)
+    assert not report.slowed_by_threads
+
+
 def test_reports_grow_while_another_thread_iterates() -> None:
     """A report may be made at any time in any thread; its counts only grow, and its shares are shares."""
     reports = [Report(())]

@@ -11,6 +11,8 @@ from penstock._readings import NOTED_SECONDS, Readings, StepTime
 from penstock.observe._report import Report, StepReport, by_length
 
 _MANY_MEDIANS: Final = 10
+_NEARLY_ALL: Final = 0.95  # of the time between requests
+_SEVERAL: Final = 4
 LEAST_BATCHES: Final = 8
 """With fewer, there is no usual time of a batch, nor between two requests."""
 
@@ -33,7 +35,9 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         processors: the number of processors that the program may use.
     """
     waits = readings.waits
-    pauses = _pauses(waits.between, clock.batches)
+    between = _with_short(waits.between, clock.batches - 1)
+    usual = _usual_seconds(between)
+    pauses = between.above(_MANY_MEDIANS * usual) if clock.batches >= LEAST_BATCHES else Durations()
     pause_seconds = min(pauses.total_seconds, max(clock.elapsed_seconds - clock.wait_seconds, 0.0))
     elapsed = clock.elapsed_seconds - pause_seconds
     made = batches_made(plan, readings, clock.batches)
@@ -57,7 +61,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         processors,
         max(readings.busy_seconds / made if made else 0.0, total),
         sum(step.seconds for step in steps if step.is_in_order),
-        _quantile(_with_short(waits.between, clock.batches - 1), 0.05),
+        0.0 if _are_groups(between) else _quantile(between, 0.05),
         readings.lock_wait_seconds if plan.place == "threads" else 0.0,
     )
 
@@ -72,12 +76,27 @@ def _quantile(durations: Durations, share: float) -> float:
     return found if found > NOTED_SECONDS else 0.0
 
 
-def _pauses(between: Durations, batches: int) -> Durations:
-    """Return the times between two requests that are far longer than usual."""
-    if batches < LEAST_BATCHES:
-        return Durations()
-    median = max(_with_short(between, batches - 1).quantile(0.5) or 0.0, NOTED_SECONDS)
-    return between.above(_MANY_MEDIANS * median)
+def _usual_seconds(between: Durations) -> float:
+    """Return the usual time between two requests, of those in which the training does its work."""
+    return _median(_long(between) if _are_groups(between) else between)
+
+
+def _are_groups(between: Durations) -> bool:
+    """Return whether the training requests several batches, one right after the other, and then works on all of them.
+
+    So it does to add up gradients. Then few of the times between two requests have nearly all of its time. Fewer than
+    four such times may also be evaluations, early in a run.
+    """
+    long = _long(between)
+    return long.count >= _SEVERAL and long.total_seconds >= _NEARLY_ALL * between.total_seconds
+
+
+def _long(between: Durations) -> Durations:
+    return between.above(_MANY_MEDIANS * _median(between))
+
+
+def _median(durations: Durations) -> float:
+    return max(durations.quantile(0.5) or 0.0, NOTED_SECONDS)
 
 
 def batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
