@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -391,6 +392,48 @@ def test_the_advice_follows_from_the_figures(figures: dict[str, Any], bottleneck
     report = report_of(**figures)
     assert report.bottleneck == bottleneck
     assert re.search(advice, report.advice), report.advice
+
+
+def report_in_order(first: StepReport, second: StepReport, workers: int) -> Report:
+    """Return a report of ten seconds; one thread runs the first step in order, and workers run the second one."""
+    return Report(
+        (first, second),
+        batches=950,
+        elapsed_seconds=10.0,
+        wait_seconds=8.8,
+        waits=(("workers", 7.0), ("fold", 1.8)),
+        consumer_seconds=0.0013,
+        workers=workers,
+        workers_text=f"{workers} threads",
+        processors=8,
+        work_seconds=first.seconds + second.seconds,
+        order_seconds=first.seconds,
+    )
+
+
+def test_a_step_in_order_limits_the_rate_however_long_the_others_take() -> None:
+    """Six workers share the second step, and no one shares the first; nor is its thread one of the workers."""
+    slow, shared = (
+        StepReport("flat_map", "flat_map(gen)", 0.01, 0.49, is_in_order=True),
+        StepReport("b", "", 0.011, 0.51),
+    )
+    report = report_in_order(slow, shared, 6)
+    assert report.bottleneck == "flat_map"
+    assert re.fullmatch(r"one thread runs 'flat_map' in order: move .*: up to 5\.5x, then the workers", report.advice)
+    assert report.busy_share == pytest.approx(0.011 * 95 / 6)
+    report = report_in_order(slow, shared, 1)
+    assert (report.bottleneck, report.advice) == ("b", "raise num_workers to 2: up to 1.1x, then the steps in order")
+    shared = replace(shared, seconds=0.0102)
+    assert report_in_order(slow, shared, 1).advice == "nothing: the workers and the steps in order take about as long"
+
+
+def test_a_step_without_a_function_has_a_remedy_of_its_own() -> None:
+    """No map can take the work of a batch that one thread makes in order."""
+    batch = StepReport("batch", "batch(8)", 0.01, 0.9, is_in_order=True)
+    merged = StepReport("batch", "batch(8, merge=stack)", 0.01, 0.9, is_in_order=True)
+    decode = StepReport("decode", "map(decode)", 0.001, 0.1)
+    assert "calls no function of yours" in report_in_order(batch, decode, 2).advice
+    assert "move its work into maps" in report_in_order(merged, decode, 2).advice
 
 
 def test_predictions_follow_the_formula() -> None:

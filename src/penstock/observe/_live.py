@@ -45,6 +45,9 @@ def report_between(before: Sums, now: Sums) -> Report:
         for step, seconds in zip(now.steps, taken, strict=True)
         if made and total
     ]
+    in_order = sum(step.seconds for step in steps if step.is_in_order)
+    at_workers = sum(step.seconds for step in steps if not step.is_in_order)
+    busy = (now.busy_seconds - before.busy_seconds) / made if made else 0.0
     return Report(
         steps=tuple(steps),
         batches=batches,
@@ -55,8 +58,8 @@ def report_between(before: Sums, now: Sums) -> Report:
         workers=now.workers,
         workers_text=now.workers_text,
         processors=now.processors,
-        work_seconds=max((now.busy_seconds - before.busy_seconds) / made, sum(taken) / made) if made else 0.0,
-        order_seconds=sum(step.seconds for step in steps if step.is_in_order),
+        work_seconds=in_order + max(busy, at_workers),
+        order_seconds=in_order,
         lock_wait_seconds=now.lock_wait_seconds,
     )
 

@@ -42,7 +42,8 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
     elapsed = clock.elapsed_seconds - pause_seconds
     made = batches_made(plan, readings, clock.batches)
     steps = _steps(plan, readings, made)
-    total = sum(step.seconds for step in steps)
+    in_order = sum(step.seconds for step in steps if step.is_in_order)
+    at_workers = sum(step.seconds for step in steps if not step.is_in_order)
     noted = waits.waits
     asked = _with_short(noted, clock.batches)
     return Report(
@@ -59,8 +60,8 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         plan.worker_count,
         plan.workers_text,
         processors,
-        max(readings.busy_seconds / made if made else 0.0, total),
-        sum(step.seconds for step in steps if step.is_in_order),
+        in_order + max(readings.busy_seconds / made if made else 0.0, at_workers),
+        in_order,
         0.0 if _are_groups(between) else _quantile(between, 0.05),
         readings.lock_wait_seconds if plan.place == "threads" else 0.0,
     )

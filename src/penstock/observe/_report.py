@@ -16,6 +16,9 @@ _HEADINGS: Final = ("step", "ms a batch", "share", "computes", "p99", "if free")
 _LEAST_SHARE: Final = 0.01  # of the time of all steps; smaller ones share a line
 _SHORT_PAUSES: Final = 0.1  # seconds; not worth a line
 _LEAST_CAUSE: Final = 0.005
+_OWN_VERBS: Final = frozenset(
+    {"batch", "padded_batch", "rebatch", "unbatch", "window_shuffle", "limit", "zip", "interleave", "concatenate"}
+)
 CAUSE_TEXTS: Final[dict[Cause, str]] = {
     "inline": "computing it here",
     "workers": "workers",
@@ -86,8 +89,8 @@ class Report:
         workers: the number of workers; 0 if the consumer computes the batches.
         workers_text: the workers in words.
         processors: the number of processors that this program may use.
-        work_seconds: the time of a batch at the workers, the steps and all else.
-        order_seconds: the part of the steps that run in one thread, in order.
+        work_seconds: the time that a batch takes to compute, in steps and all else, summed over threads and processes.
+        order_seconds: the part of it that steps take which one thread runs in order, beside the workers.
         lock_wait_seconds: the time for which a thread that wakes up waits for the interpreter's lock, where the workers
             are threads that compute with it; else 0.
 
@@ -130,9 +133,13 @@ class Report:
 
     @property
     def busy_share(self) -> float:
-        """The share of the time after the start in which the workers worked, in [0, 1]; 0 without workers."""
+        """The share of the time after the start in which the workers worked, in [0, 1]; 0 without workers.
+
+        The thread that runs steps in order is none of the workers, except where a helper process has no others.
+        """
         whole = self.workers * self._steady_seconds
-        return min(self.work_seconds * self.batches / whole, 1.0) if whole else 0.0
+        own = self.work_seconds - (0.0 if self.workers_text.startswith("inline") else self.order_seconds)
+        return min(max(own, 0.0) * self.batches / whole, 1.0) if whole else 0.0
 
     @property
     def bottleneck(self) -> str | None:
@@ -140,7 +147,7 @@ class Report:
 
         "the consumer" if it waits less than a tenth of the time after the first batch. Else the cause of most of its
         waits: "memory", "stragglers", "placing", "the other processes"; where it waits for computation, the step that
-        takes most of the time.
+        takes most of what limits the rate: the workers' time, the processors, or the thread that runs steps in order.
         """
         return bottleneck_of(self._model)
 
@@ -194,6 +201,7 @@ class Report:
             consumer_p5_seconds=self.consumer_p5_seconds,
             lock_wait_seconds=self.lock_wait_seconds,
             is_isolated="helper" in self.workers_text,
+            are_own=tuple(map(_is_own, self.steps)),
         )
 
     def numbers(self) -> dict[str, float]:
@@ -298,6 +306,11 @@ class Report:
         if rest + beyond > _LEAST_SHARE * self.work_seconds:
             rows.append(("all else", milliseconds(rest + beyond), "", "", "", ""))
         return rows
+
+
+def _is_own(step: StepReport) -> bool:
+    """Return whether a step runs no function of the user's."""
+    return step.text.partition("(")[0] in _OWN_VERBS and "merge=" not in step.text
 
 
 def _cells(step: StepReport, free: WhatIf) -> tuple[str, ...]:

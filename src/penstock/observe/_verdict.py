@@ -119,6 +119,7 @@ class Model:
         cpu_seconds: the processor time of each step.
         work_seconds: of a batch at the workers, or at the consumer if there are none.
         are_in_order: of each step, whether one thread runs it in order.
+        are_own: of each step, whether it is Penstock's own work, and runs no function of the user's; () for none.
         order_seconds: of the steps that one thread runs in order.
         consumer_seconds: of the consumer.
         consumer_p5_seconds: the 5th percentile of that; 0 if it isn't known.
@@ -148,6 +149,7 @@ class Model:
     consumer_p5_seconds: float = 0.0
     lock_wait_seconds: float = 0.0
     is_isolated: bool = False
+    are_own: tuple[bool, ...] = ()
 
     @property
     def bound(self) -> Cause | None:
@@ -255,17 +257,41 @@ class Model:
         return (as_many, more) if more.times >= _WORTH * as_many.times else (as_many,)
 
     @property
+    def limit(self) -> str:
+        """The resource that limits the rate, by the formula, of those that compute; without workers, the consumer."""
+        limits = replace(self, cause=None).limits()
+        computing = [name for name in limits if name != "the consumer"]
+        return min(computing, key=lambda name: limits[name], default="the consumer")
+
+    @property
     def longest(self) -> str:
-        """The name of the step that takes most of the time, or holds the interpreter's lock for most of it."""
-        # A thread may wait for the interpreter's lock in any step, so only processor time shows which step holds it.
-        times = self.cpu_seconds if self.holds_interpreter else self.seconds
-        return self.names[max(range(len(times)), key=times.__getitem__)]
+        """The name of the step that takes most of the resource that limits the rate."""
+        limit = self.limit
+        if limit == "the steps in order":
+            return self.longest_in_order
+        # A thread may wait for the lock or a processor in any step, so only processor time shows which step takes them.
+        if self.holds_interpreter or limit == "the processors":
+            return self.most_computing
+        return self._longest_of(self.seconds, in_order=(False,) if limit == "the workers" else (False, True))
+
+    @property
+    def most_computing(self) -> str:
+        """The name of the step that takes most processor time."""
+        return self._longest_of(self.cpu_seconds)
 
     @property
     def longest_in_order(self) -> str:
         """The name of the step that takes most of the time of those that one thread runs in order."""
-        in_order = zip(self.seconds, self.names, self.are_in_order, strict=True)
-        return max(((seconds, name) for seconds, name, is_in_order in in_order if is_in_order), default=(0, ""))[1]
+        return self._longest_of(self.seconds, in_order=(True,))
+
+    def _longest_of(self, times: tuple[float, ...], *, in_order: tuple[bool, ...] = (False, True)) -> str:
+        """Return the name of the longest step; of all steps, if none of those named has time."""
+        each = [
+            (time, name)
+            for time, name, is_in_order in zip(times, self.names, self.are_in_order, strict=True)
+            if time and is_in_order in in_order
+        ]
+        return max(each or list(zip(self.seconds, self.names, strict=True)), key=lambda pair: pair[0])[1]
 
     def if_free(self) -> dict[str, WhatIf]:
         """Return the prediction for each step, by name, if it cost nothing."""
@@ -299,13 +325,13 @@ def bottleneck_of(model: Model) -> str | None:
         return None
     cause = model.cause
     if model.wait_share < HARDLY:
-        return model.longest if model.slows_consumer else "the consumer"
+        return model.most_computing if model.slows_consumer else "the consumer"
     if cause in _NAMES:
         return _NAMES[cause]
     if not any(model.seconds):
         return None
     if cause == "fold":
-        return model.longest_in_order or model.longest
+        return model.longest_in_order
     if cause == "storage":
         return model.names[0]
     return model.longest
@@ -365,31 +391,52 @@ def _fewer_workers(model: Model) -> str:
 
 
 def _for_step(model: Model, name: str) -> str:
-    free, is_in_order = model.if_free()[name], model.are_in_order[model.names.index(name)]
-    cheaper = (
-        f"one thread runs {name!r} in order: move its work into maps directly below the batch, or below all steps in "
-        f"order, or make it cheaper: up to {free.times_text}"
-        if is_in_order
-        else f"make {name!r} cheaper, or keep its results with cache(): up to {free.times_text}"
-    )
+    index = model.names.index(name)
+    free, is_in_order = model.if_free()[name], model.are_in_order[index]
+    cheaper = f"{_remedy(model, index)}: up to {free.times_text}"
     if not model.workers:
         return _first_workers(model, cheaper, free.times if is_in_order else _WORTH)
+    if max(each.times for each in what_if(model)) < _WORTH:
+        first, second = sorted(model.limits().items(), key=lambda each: each[1])[:2]
+        return f"nothing: {_texts(first[0])} and {_texts(second[0])} take about as long"
     if is_in_order:
         return cheaper
-    if max(each.times for each in what_if(model)) < _WORTH:
-        return "nothing: the workers and the training take about as long"
     if model.holds_interpreter:
-        best = model.in_processes()[-1]
-        count = best.workers or model.workers
-        more = "" if best.workers is None else f" and num_workers={count}"
-        slowed = ", for which the training waits as well" if model.slows_consumer else ""
-        own = "a process has its own" if count == 1 else f"processes use {min(model.processors, count)} processors"
-        why = f"{name!r} holds the interpreter's lock (GIL){slowed}, and {own}"
-        gain = f": up to {best.times_text}" if best.times >= _WORTH else ""
-        return f'pass workers="processes"{more}: {why}{gain}'
+        return _for_lock(model, name)
     if model.is_full:
         return f"{cheaper}; more workers don't help, since the processors are full"
     return _more_workers(model, cheaper)
+
+
+def _texts(limit: str) -> str:
+    return "the training" if limit == "the consumer" else limit
+
+
+def _remedy(model: Model, index: int) -> str:
+    """Return what makes a step cheaper."""
+    name = model.names[index]
+    if not model.are_in_order[index]:
+        return f"make {name!r} cheaper, or keep its results with cache()"
+    if any(model.are_own[index : index + 1]):
+        return (
+            f"one thread runs {name!r} in order, and calls no function of yours there: give it fewer or smaller "
+            "elements, or keep random access, as shuffle() and filter(index=...) do, so that workers compute all of it"
+        )
+    return (
+        f"one thread runs {name!r} in order: move its work into maps directly below the batch, or below all steps in "
+        "order, or make it cheaper"
+    )
+
+
+def _for_lock(model: Model, name: str) -> str:
+    best = model.in_processes()[-1]
+    count = best.workers or model.workers
+    more = "" if best.workers is None else f" and num_workers={count}"
+    slowed = ", for which the training waits as well" if model.slows_consumer else ""
+    own = "a process has its own" if count == 1 else f"processes use {min(model.processors, count)} processors"
+    why = f"{name!r} holds the interpreter's lock (GIL){slowed}, and {own}"
+    gain = f": up to {best.times_text}" if best.times >= _WORTH else ""
+    return f'pass workers="processes"{more}: {why}{gain}'
 
 
 def _first_workers(model: Model, cheaper: str, least: float) -> str:
@@ -409,8 +456,8 @@ def _more_workers(model: Model, cheaper: str) -> str:
 
 
 def _enough(model: Model) -> int:
-    """Return the number of workers that keep up with the consumer, or with the processors."""
-    rate = 1 / max(model.consumer_seconds, _UNHURRIED)
+    """Return the number of workers that keep up with the consumer, with the steps in order, or with the processors."""
+    rate = 1 / max(model.consumer_seconds, model.order_seconds, _UNHURRIED)
     if sum(model.cpu_seconds) > 0:
         rate = min(rate, model.processors / sum(model.cpu_seconds))
     return min(max(ceil(rate * (model.work_seconds - model.order_seconds)), 1), _MOST_WORKERS)
