@@ -98,6 +98,12 @@ class StepTimes(native.StepTimes):
         known = {} if numbers is None else dict(numbers)
         super().__init__(_new_words(known) if words is None else words, known, _count(known), _WORDS)
 
+    def end_wait(self, step: object, mark: float) -> float:
+        """End a time that `begin_around` began, in which the thread waited for a step's work; return its seconds."""
+        seconds = self.end_around(step, mark, 0)
+        self.count(step, _CPU_OF_SECONDS, seconds)  # without processor time
+        return seconds
+
 
 def words_for(numbers: Mapping[int, int]) -> int:
     """Return the number of float64 words that the times of numbered steps need."""

@@ -1,9 +1,11 @@
 """A loader's report names what limits it, predicts what would help, and shows it as text, numbers and a page."""
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -163,6 +165,30 @@ def test_functions_in_a_mixture_have_their_own_times_where_a_batch_has_few_rows_
     report = observed(ps.mix(parts, dict.fromkeys(parts, 1)).batch(rows), 0.0, {"num_workers": 0})
     assert (report.bottleneck or "").startswith("wait"), str(report)  # equal names are numbered
     assert sum(step.share for step in report.steps if step.name.startswith("wait")) > 0.5, str(report)
+
+
+class AsyncSource(SlowSource):
+    """Numbers that arrive after a while, however many are requested at once."""
+
+    async def read(self, keys: Any) -> list[int]:
+        """Return the numbers of some keys."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), LONG)
+        return [int(key) for key in keys]
+
+
+@in_places("threads", "processes")
+@pytest.mark.parametrize(("read_ahead", "step", "verdict"), [(2, add, "read"), (72, wait, "wait")])
+def test_waits_for_records_are_told_from_computation(
+    place: dict[str, Any], read_ahead: int, step: Callable[[int], int], verdict: str
+) -> None:
+    """Storage is the cause where workers wait for records longest, and no such wait is time of a processor."""
+    limits = ps.Limits(read_ahead=read_ahead)
+    report = observed(ps.read(AsyncSource()).map(step).batch(BATCH), 0.0, {**place, "limits": limits})
+    assert report.bottleneck == verdict, str(report)
+    waits = dict(report.waits)
+    assert (waits.get("storage", 0.0) > waits.get("workers", 0.0)) == (verdict == "read"), str(report)
+    assert all((each.cpu_share or 0.0) < 0.5 for each in report.steps if each.name == "read"), str(report)
 
 
 def test_rare_slow_records_are_the_bottleneck() -> None:

@@ -41,7 +41,6 @@ from penstock._caught import Caught
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
 from penstock._graph import Context, Node, Read, Upcoming, awaited_sources, walk
 from penstock._os import Closer, uninterrupted
-from penstock._readings import NOTED_SECONDS
 from penstock.errors import ClosedError
 from penstock.sources import (
     RETRY_WAITS_SECONDS,
@@ -70,17 +69,29 @@ class BlockRecords:
         is_requested: whether all requests have been sent.
         arrived: how many records have arrived and count as waiting.
         is_taken: whether a worker has begun this block, or a later one.
-        has_waited: whether that worker waited for the records.
+        waited_seconds: the time for which that worker waited for the records.
+        computed_seconds: the time that it then took for the block; 0 where a process counts it.
     """
 
-    __slots__ = ("_arrivals", "_records", "arrived", "has_waited", "is_requested", "is_taken", "number", "requests")
+    __slots__ = (
+        "_arrivals",
+        "_records",
+        "arrived",
+        "computed_seconds",
+        "is_requested",
+        "is_taken",
+        "number",
+        "requests",
+        "waited_seconds",
+    )
 
     def __init__(self, number: int, arrivals: "Arrivals") -> None:
         self.number = number
         self.requests = 0
         self.is_requested = False
         self.arrived = 0
-        self.is_taken = self.has_waited = False
+        self.is_taken = False
+        self.waited_seconds = self.computed_seconds = 0.0
         self._arrivals = arrivals
         self._records: dict[tuple[int, int], list[Record]] = {}  # by the identity of a source, and the key
 
@@ -100,7 +111,7 @@ class BlockRecords:
         """
         mark = context.times.begin_around()
         self.wait()
-        self.has_waited = context.times.end_around(self._arrivals.step, mark, 0) > NOTED_SECONDS
+        self.waited_seconds = context.times.end_wait(self._arrivals.step, mark)
         return replace(context, read=self._read)
 
     def put(self, source: AwaitedSource, keys: Keys, records: list[Record]) -> None:

@@ -37,7 +37,7 @@ _HEAD: Final = 11  # words of a slot, before those of its blocks
 _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _PARENT_NANOSECONDS, _MERGE_NANOSECONDS = (
     range(9)
 )
-_HAS_WAITED: Final = 9
+_WAITED_NANOSECONDS: Final = 9
 _IS_CANCELLED: Final = 10
 _DESCRIPTION_HEAD: Final = Struct("=4q")  # the first four words
 _BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
@@ -210,13 +210,14 @@ class JobTable:
         rows, total, cpu, parents = self._words[slot, _ROWS : _PARENT_NANOSECONDS + 1].tolist()
         return rows, total / 1e9, cpu / 1e9, parents / 1e9
 
-    def note_wait(self, slot: int) -> None:
-        """Write that a worker waited for records that it had requested."""
-        self._words[slot, _HAS_WAITED] = 1
+    def count_wait(self, slot: int, seconds: float) -> None:
+        """Add the time for which a worker waited for records that it had requested; `count` counts it as well."""
+        self._add(slot, _WAITED_NANOSECONDS, int(seconds * 1e9))
 
-    def has_waited(self, slot: int) -> bool:
-        """Return whether a worker has waited for the slot's records."""
-        return bool(self._words[slot, _HAS_WAITED])
+    def waited(self, slot: int) -> tuple[float, float]:
+        """Return the seconds for which workers waited for the slot's records, and those of other work at it."""
+        waited = int(self._words[slot, _WAITED_NANOSECONDS])
+        return waited / 1e9, max(int(self._words[slot, _NANOSECONDS]) - waited, 0) / 1e9
 
     def cancel(self, slot: int) -> None:
         """Write that the job of an armed slot is given up."""

@@ -16,6 +16,7 @@ A new kind of work is one more file. Neither the scheduler nor the worker proces
 """
 
 import bisect
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -28,6 +29,7 @@ from penstock._graph import Context, Integers, Node, Upcoming, parents_of_block,
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
+from penstock._readings import NOTED_SECONDS
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
 from penstock.errors import WorkerError
@@ -311,7 +313,8 @@ class Job(Generic[AnyWork]):
         failed: whether a block or the merge raised; the consumer then computes the batches of the job, one by one.
         failure: the reasons, where processes compute.
         arriving: the prefetched records of each block; None where the workers read all records.
-        waits_elsewhere: returns whether a worker process has waited for records that it had requested.
+        waited_elsewhere: returns how long worker processes have waited for records that they had requested, and how
+            long they have computed.
         parts: the results of each block that `Work.compute` has added.
         results: the merged batches.
     """
@@ -326,7 +329,7 @@ class Job(Generic[AnyWork]):
         self.failed = False
         self.failure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
-        self.waits_elsewhere: Callable[[], bool] = bool
+        self.waited_elsewhere: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
         self.parts: list[list[Any]] = [[] for _ in range(self.blocks)]
         self.results: list[Any] = []
         self._keeps_errors = keeps_errors
@@ -335,8 +338,11 @@ class Job(Generic[AnyWork]):
 
     @property
     def awaited(self) -> bool:
-        """Whether its workers waited for records that had been requested."""
-        return any(records.has_waited for records in self.arriving or ()) or self.waits_elsewhere()
+        """Whether its workers waited for records that had been requested for longer than they computed."""
+        waited, computed = self.waited_elsewhere()
+        for records in self.arriving or ():
+            waited, computed = waited + records.waited_seconds, computed + records.computed_seconds
+        return waited > max(computed, NOTED_SECONDS)
 
     # -- its rows
 
@@ -390,8 +396,16 @@ class Job(Generic[AnyWork]):
 
     def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
         """Compute one block, row by row if there is a `before_row`; return its number of rows."""
-        if self.arriving is not None:
-            context = self.arriving[block].context_with_records(context)
+        if self.arriving is None:
+            return self._run_block(block, context, before_row)
+        records = self.arriving[block]
+        context, began = records.context_with_records(context), time.perf_counter()
+        try:
+            return self._run_block(block, context, before_row)
+        finally:
+            records.computed_seconds = time.perf_counter() - began
+
+    def _run_block(self, block: int, context: Context, before_row: BeforeRow | None) -> int:
         start, stop = self.bounds_of(block)
         results = self.parts[block] = []
         if before_row is None or self.work.shape.is_whole:

@@ -252,7 +252,7 @@ class ProcessScheduler(Scheduler):
             else {},
             places,
         )
-        job.waits_elsewhere = partial(self._job_table.has_waited, slot)
+        job.waited_elsewhere = partial(self._job_table.waited, slot)
         taken = aligned(job.work.shape.row_bytes + given.nbytes)
         pickled = pickled_for_processes(tuple(described), searches=False)
         if not self._job_table.describe(slot, pickled, taken):

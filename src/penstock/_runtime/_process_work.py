@@ -446,8 +446,7 @@ class _Worker:
         try:
             if self._records is not None:
                 context = self._records.context_with_records(context)
-                if self._records.has_waited:
-                    self._job_table.note_wait(slot)
+                self._job_table.count_wait(slot, self._records.waited_seconds)
             rows = job.run_block(block, context, before_row)
         finally:
             if self._offers.was_kept and memory is not None:
