@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._cli.bench import Row, fastest, table
+from penstock._cli.bench import Row, advice, fastest, table
 from penstock._cli.bench.measuring import Measured
 from tests.cli.command import main
 
@@ -105,6 +105,16 @@ def test_the_table_fits_the_terminal() -> None:
         "torch, 8 workers  the dataset is read i…",
     ]
     assert fastest(rows) is rows["threads"]
+
+
+def test_advice_that_the_table_refutes_is_not_given() -> None:
+    """The loaders with workers are slower than the one without, whatever its report predicts."""
+    rows: dict[Any, Row] = {way: Row(way, 8) for way in ("inline", "threads", "processes")}
+    rows["inline"].found = rows["processes"].found = Measured(10, 10.0, 0.5, 7.5, 4.0, 1_500_000_000)
+    refuted = "nothing that is measured here: 8 processes are no faster"
+    assert advice("compute ahead, with num_workers=4: up to 1.3x", rows) == refuted
+    assert advice('pass workers="processes": up to 1.3x', rows) == refuted
+    assert advice("make 'work' cheaper: up to 3.0x", rows) == "make 'work' cheaper: up to 3.0x"
 
 
 def test_wrong_arguments_are_refused(capsys: Output) -> None:

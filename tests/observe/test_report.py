@@ -420,6 +420,23 @@ def test_the_advice_follows_from_the_figures(figures: dict[str, Any], bottleneck
     assert re.search(advice, report.advice), report.advice
 
 
+@pytest.mark.parametrize(
+    ("seconds", "cpu_share", "advice"),
+    [
+        (0.00015, 1.0, r"make 'decode' cheaper"),
+        (0.0008, 1.0, r'compute ahead, with num_workers="auto", which measures .*: up to \d'),
+        (0.0008, 0.1, r"compute ahead, with num_workers=8: up to 9.0x"),
+    ],
+)
+def test_workers_are_advised_only_for_batches_that_gain(seconds: float, cpu_share: float, advice: str) -> None:
+    """To pass on a batch of microseconds costs more than to make it; what holds the lock gains less than predicted."""
+    steps = (StepReport("decode", "map(decode)", seconds, 1.0, cpu_share),)
+    batches = int(8 / seconds)
+    waits: Any = (("inline", 8.0),)
+    report = Report(steps, batches, 8.8, 8.0, waits, consumer_seconds=0.0001, work_seconds=seconds, processors=8)
+    assert re.match(advice, report.advice), report.advice
+
+
 def report_in_order(first: StepReport, second: StepReport, workers: int) -> Report:
     """Return a report of ten seconds; one thread runs the first step in order, and workers run the second one."""
     return Report(

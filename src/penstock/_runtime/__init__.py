@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from penstock._runtime._jobs import Shape as Shape
     from penstock._runtime._jobs import Work as Work
     from penstock._runtime._policy import COPIED_BYTES as COPIED_BYTES
+    from penstock._runtime._policy import HELD_SECONDS as HELD_SECONDS
     from penstock._runtime._policy import MAX_JOB_BATCHES as MAX_JOB_BATCHES
+    from penstock._runtime._policy import NOTHING_SECONDS as NOTHING_SECONDS
     from penstock._runtime._pool import RemoteWorkers as RemoteWorkers
     from penstock._runtime._pool import WorkerPool as WorkerPool
     from penstock._runtime._pool import pool_of as pool_of
@@ -44,7 +46,9 @@ else:
     __getattr__ = _lazy.from_modules(
         __name__,
         COPIED_BYTES="penstock._runtime._policy",
+        HELD_SECONDS="penstock._runtime._policy",
         MAX_JOB_BATCHES="penstock._runtime._policy",
+        NOTHING_SECONDS="penstock._runtime._policy",
         BlockPrefetch="penstock._runtime._io_prefetch",
         Client="penstock._runtime._scheduler",
         EndOfEpoch="penstock._runtime._streams",

@@ -26,6 +26,7 @@ from typing import Final, Literal
 
 from penstock._frozen import frozen
 from penstock._readings import Cause
+from penstock._runtime import HELD_SECONDS, NOTHING_SECONDS
 
 MORE_MEMORY: Final = "more memory"
 MORE_AHEAD: Final = "more batches ahead"
@@ -303,9 +304,10 @@ class Model:
     def with_workers(self, count: int) -> WhatIf:
         """Return the prediction for another number of workers, at least 1."""
         more = f"{count - self.workers} worker{'s' if count - self.workers > 1 else ''} more"
-        # More threads only wait longer for the interpreter's lock.
-        changed = self if self.holds_interpreter else replace(self, workers=count)
-        if not self.workers:
+        # More threads only wait longer for the interpreter's lock, and to pass on what costs nothing is no gain.
+        is_nothing = not self.workers and self.work_seconds - self.order_seconds < NOTHING_SECONDS
+        changed = self if self.holds_interpreter or is_nothing else replace(self, workers=count)
+        if not self.workers and not is_nothing:
             changed = replace(changed, consumer_seconds=max(self.consumer_seconds, _PASSED_SECONDS))
         limits = changed.limits()
         change = more if self.workers else f"{count} worker{'s' if count > 1 else ''}"
@@ -441,12 +443,16 @@ def _for_lock(model: Model, name: str) -> str:
 
 def _first_workers(model: Model, cheaper: str, least: float) -> str:
     """Return the advice to have workers, if they gain at least so much; else `cheaper`."""
-    if model.processors == 1 and sum(model.cpu_seconds) > _MOSTLY * model.work_seconds:
+    computes = sum(model.cpu_seconds) > _MOSTLY * model.work_seconds
+    if model.processors == 1 and computes:
         return cheaper
     gain = model.with_workers(_enough(model))
     if gain.times < least:
         return cheaper
-    return f"compute ahead, with num_workers={_enough(model)}: up to {gain.times_text}"
+    # Functions that hold the interpreter's lock slow the training, too, and without workers it isn't known which do.
+    is_short = computes and model.work_seconds - model.order_seconds < HELD_SECONDS
+    count = '"auto", which measures whether workers gain anything' if is_short else str(_enough(model))
+    return f"compute ahead, with num_workers={count}: up to {gain.times_text}"
 
 
 def _more_workers(model: Model, cheaper: str) -> str:

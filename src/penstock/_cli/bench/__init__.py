@@ -115,6 +115,13 @@ def _measure_one(arguments: argparse.Namespace) -> int:
     return ENDED
 
 
+# The advice that the line of a loader refutes, if another one is the fastest.
+_REFUTING: Final[dict[Way, tuple[str, ...]]] = {
+    "threads": ("compute ahead",),
+    "processes": ("compute ahead", 'pass workers="processes"'),
+}
+
+
 class Row:
     """A line of the table.
 
@@ -233,7 +240,14 @@ def _print(rows: dict[Way, Row], step_ms: float) -> None:
     best = fastest(rows)
     if best is not None and best.found is not None:
         terminal.wrapped(f"fastest: {best.name}; bottleneck: {best.found.bottleneck or 'not known yet'}")
-        terminal.wrapped(f"to change: {best.found.advice}")
+        terminal.wrapped(f"to change: {advice(best.found.advice, rows)}")
+
+
+def advice(found: str, rows: dict[Way, Row]) -> str:
+    """Return the advice of the fastest loader's report, unless another line refutes it."""
+    measured = [row for way, row in rows.items() if way in _REFUTING and row.found]
+    refuting = [row.name for row in measured if found.startswith(_REFUTING[row.way])]
+    return f"nothing that is measured here: {' and '.join(refuting)} are no faster" if refuting else found
 
 
 def _time(text: str) -> float:

@@ -81,7 +81,8 @@ def _advice(model: Model) -> str:
     if model.processors == 1:
         return "make items cheaper, or, where they wait for storage, pass num_workers"
     count = min(ceil(model.work_seconds / max(model.consumer_seconds, 1e-9)), model.processors)
-    return f"pass num_workers={count}: up to {model.with_workers(count).times_text}"
+    gain = model.with_workers(count)
+    return "make items cheaper" if gain.times == 1 else f"pass num_workers={count}: up to {gain.times_text}"
 
 
 class TimedFetcher:
