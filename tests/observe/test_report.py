@@ -60,6 +60,11 @@ def twice(element: Any) -> list[Any]:
     return [element, element]
 
 
+def even(number: int) -> bool:
+    """Return whether a number is even."""
+    return number % 2 == 0
+
+
 def longer(element: Any) -> bool:
     """Return whether an element is to be kept, which each is, after a while."""
     return bool(wait([element]))
@@ -259,6 +264,26 @@ def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
         step = loader.report().steps[-1]
     assert step.name == "waits"
     assert LONG <= step.seconds < 1.5 * max(taken)
+
+
+@in_places("inline", "threads")
+def test_elements_that_fill_a_window_are_no_time_of_the_first_batches(place: dict[str, Any]) -> None:
+    """The time of a batch is that of its own elements, however many were computed before it was delivered."""
+    taken: list[float] = []  # on a busy machine a wait takes longer
+
+    def waits(number: int) -> int:
+        began = time.perf_counter()
+        wait(number)
+        taken.append(time.perf_counter() - began)
+        return number
+
+    kept = ps.range(96).map(waits, name="waits").filter(even)
+    with ps.Loader(kept.window_shuffle(16).batch(BATCH), **place) as loader:
+        next(iter(loader))
+        report = loader.report()
+    (step,) = (step for step in report.steps if step.name == "waits")
+    assert len(taken) >= 31
+    assert 1.5 * BATCH * LONG <= step.seconds < 3 * BATCH * max(taken), str(report)
 
 
 def test_other_waits_of_the_thread_say_nothing_about_the_lock() -> None:

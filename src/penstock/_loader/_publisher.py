@@ -206,7 +206,7 @@ class Publisher(PagePublisher):
             waits=readings.waits.seconds.copy(),
             made=batches_made(plan, readings, batches),
             busy_seconds=readings.busy_seconds,
-            steps=step_sums(plan, readings, self._texts),
+            steps=step_sums(plan, readings, batches, self._texts),
             lock_wait_seconds=readings.lock_wait_seconds if plan.place == "threads" else 0.0,
             batch_bytes=0 if runtime is None else runtime.bytes_in_flight(),
             losses=Losses() if runtime is None else _losses(runtime),

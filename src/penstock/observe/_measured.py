@@ -5,7 +5,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from penstock._durations import Durations
-from penstock._graph import Filter, Map, Node, verb_text, walk
+from penstock._graph import Cache, Combine, Filter, Fold, Map, Node, Reindex, parents_of, verb_text, walk
 from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS, Readings, StepTime
 from penstock.observe._report import Report, StepReport, by_length
@@ -41,7 +41,7 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
     pause_seconds = min(pauses.total_seconds, max(clock.elapsed_seconds - clock.wait_seconds, 0.0))
     elapsed = clock.elapsed_seconds - pause_seconds
     made = batches_made(plan, readings, clock.batches)
-    steps = _steps(plan, readings, made)
+    steps = _steps(plan, readings, clock.batches, made)
     in_order = sum(step.seconds for step in steps if step.is_in_order)
     at_workers = sum(step.seconds for step in steps if not step.is_in_order)
     noted = waits.waits
@@ -60,11 +60,22 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
         plan.worker_count,
         plan.workers_text,
         processors,
-        in_order + max(readings.busy_seconds / made if made else 0.0, at_workers),
+        in_order + max(_busy_each(plan, readings, made, at_workers), at_workers),
         in_order,
         0.0 if _are_groups(between) else _quantile(between, 0.05),
         readings.lock_wait_seconds if plan.place == "threads" else 0.0,
+        0.0 if plan.is_indexed else readings.busy_seconds,
     )
+
+
+def _busy_each(plan: Plan, readings: Readings, made: float, at_workers: float) -> float:
+    """Return the time of the workers for a batch, all else included; `at_workers` is that of their steps."""
+    if plan.is_indexed or not at_workers:
+        return readings.busy_seconds / made if made else 0.0
+    in_order = {readings.numbers[id(node)] for node in plan.program.in_order}
+    times = readings.step_times(each=False)
+    whole = sum(time.seconds for number, time in enumerate(times) if number not in in_order)
+    return readings.busy_seconds * at_workers / whole
 
 
 def _with_short(noted: Durations, count: int) -> Durations:
@@ -106,11 +117,11 @@ def batches_made(plan: Plan, readings: Readings, delivered: int) -> float:
     return readings.rows / rows if plan.is_indexed else float(delivered)
 
 
-def _steps(plan: Plan, readings: Readings, made: float) -> tuple[StepReport, ...]:
+def _steps(plan: Plan, readings: Readings, delivered: int, made: float) -> tuple[StepReport, ...]:
     """Return the steps that took time."""
     if not made:
         return ()
-    timed = timed_steps(plan, readings)
+    timed = timed_steps(plan, readings, delivered)
     total = sum(time.seconds for _, time in timed.values())
     in_order = set(map(id, plan.program.in_order))
     return tuple(
@@ -133,13 +144,16 @@ def step_text(node: Node) -> str:
 
 
 def timed_steps(
-    plan: Plan, readings: Readings, *, each: bool = True, text_of: Callable[[Node], str] = step_text
+    plan: Plan, readings: Readings, delivered: int, *, each: bool = True, text_of: Callable[[Node], str] = step_text
 ) -> dict[str, tuple[Node, StepTime]]:
     """Return the steps that took time, and their times, by the names that they have in a report.
+
+    The times are for as many batches as `batches_made` counts.
 
     Args:
         plan: of the loader.
         readings: of the loader.
+        delivered: the number of batches that were delivered.
         each: as in `Readings.step_times`.
         text_of: returns the text of a step.
     """
@@ -147,11 +161,65 @@ def timed_steps(
     nodes: dict[int, Node] = {}
     for node in walk(plan.node):
         nodes.setdefault(readings.numbers[id(node)], node)
+    known = {number: node for number, node in nodes.items() if number < len(times) - 1}
+    counted = {id(node): times[number].elements for number, node in known.items()}
+    elements = {} if plan.is_indexed else _elements_each(plan, counted)
     timed: dict[str, tuple[Node, StepTime]] = {}
-    for number, node in nodes.items():
-        if number < len(times) - 1 and times[number].seconds > 0:
-            timed[_free_name(node, text_of, timed)] = node, _for_rows(plan, readings, node, times[number])
+    for number, node in known.items():
+        if times[number].seconds > 0:
+            time = _for_rows(plan, readings, node, times[number])
+            timed[_free_name(node, text_of, timed)] = node, _for_delivered(time, elements.get(id(node), 0) * delivered)
     return timed
+
+
+def _for_delivered(time: StepTime, elements: float) -> StepTime:
+    """Return the time of a step for the elements that are in the delivered batches; 0 if their number isn't known."""
+    if not elements or not time.elements:
+        return time
+    return time._replace(seconds=time.seconds * elements / time.elements, elements=elements)
+
+
+def _elements_each(plan: Plan, counted: dict[int, float]) -> dict[int, float]:
+    """Return how many elements of each step a batch takes, by identity, where a dataset is read in order.
+
+    A step below a window, or one that workers compute ahead, has made more elements than are in the delivered batches:
+    at first thousands for one. So their number follows from step to step, beginning with the delivered batch. A step
+    takes as many elements as it makes, or a known number for each; otherwise, such as for a filter, as it has so far.
+
+    Args:
+        plan: of the loader.
+        counted: the number of elements that each step has made, by its identity.
+    """
+    made = dict(counted)
+    steps = list({id(node): node for node in walk(plan.node)}.values())
+    for node in steps:  # some steps, such as an order, are no work, and count nothing
+        if not made.get(id(node)) and _takes_each(node) == 1:
+            made[id(node)] = made.get(id(parents_of(node)[0]), 0.0)
+    rows = max(plan.batch_size // plan.shard.count, 1)
+    found = {id(plan.node): 1.0}
+    for node in reversed(steps):
+        for parent in parents_of(node):
+            taken = float(rows) if node is plan.program.batch else _takes_each(node)
+            if taken is None and made.get(id(node)):
+                taken = made.get(id(parent), 0.0) / made[id(node)]
+                taken = min(taken, 1.0) if isinstance(node, Combine) else taken
+            found[id(parent)] = found.get(id(parent), 0.0) + found.get(id(node), 0.0) * (taken or 0.0)
+    if plan.program.batch is not None:
+        del found[id(plan.program.batch)]  # its elements are counted in several places
+    return found
+
+
+def _takes_each(node: Node) -> float | None:
+    """Return how many of its parent's elements a step takes for each of its own; None if that depends on these."""
+    match node:
+        case Map() | Reindex() | Cache():
+            return 1.0
+        case Fold(value=value):
+            return 1.0 if value.passes_all else None
+        case Combine(value=value):
+            return None if value.takes_one else 1.0
+        case _:
+            return None
 
 
 def _for_rows(plan: Plan, readings: Readings, node: Node, time: StepTime) -> StepTime:

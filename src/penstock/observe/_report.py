@@ -93,6 +93,8 @@ class Report:
         order_seconds: the part of it that steps take which one thread runs in order, beside the workers.
         lock_wait_seconds: the time for which a thread that wakes up waits for the interpreter's lock, where the workers
             are threads that compute with it; else 0.
+        busy_seconds: the time that the workers have worked, summed over them, where they may have computed thousands of
+            elements for the first batch, since the dataset is read in order; 0 elsewhere.
 
     Example:
         >>> import penstock as ps
@@ -120,6 +122,7 @@ class Report:
     order_seconds: float = 0.0
     consumer_p5_seconds: float = 0.0
     lock_wait_seconds: float = 0.0
+    busy_seconds: float = 0.0
 
     @property
     def batches_per_second(self) -> float:
@@ -139,7 +142,7 @@ class Report:
         """
         whole = self.workers * self._steady_seconds
         own = self.work_seconds - (0.0 if self.workers_text.startswith("inline") else self.order_seconds)
-        return min(max(own, 0.0) * self.batches / whole, 1.0) if whole else 0.0
+        return min((self.busy_seconds or max(own, 0.0) * self.batches) / whole, 1.0) if whole else 0.0
 
     @property
     def bottleneck(self) -> str | None:

@@ -121,12 +121,12 @@ class StepTexts:
         return known
 
 
-def step_sums(plan: Plan, readings: Readings, texts: StepTexts) -> tuple[StepSums, ...]:
+def step_sums(plan: Plan, readings: Readings, delivered: int, texts: StepTexts) -> tuple[StepSums, ...]:
     """Return the steps that took time, in the order in which elements pass them; of many, those that took most."""
     in_order = set(map(id, plan.program.in_order))
     found = [
         StepSums(name[:_NAME], texts(node), time.seconds, time.cpu_share, id(node) in in_order)
-        for name, (node, time) in timed_steps(plan, readings, each=False, text_of=texts).items()
+        for name, (node, time) in timed_steps(plan, readings, delivered, each=False, text_of=texts).items()
     ]
     least = sorted((step.seconds for step in found), reverse=True)[:_MOST_STEPS][-1:] or [0.0]
     return tuple(step for step in found if step.seconds >= least[0])[:_MOST_STEPS]
