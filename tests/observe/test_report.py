@@ -286,6 +286,23 @@ def test_elements_that_fill_a_window_are_no_time_of_the_first_batches(place: dic
     assert 1.5 * BATCH * LONG <= step.seconds < 3 * BATCH * max(taken), str(report)
 
 
+def test_many_steps_share_a_time(tmp_path: Path) -> None:
+    """The steps above the 256th have one line together, so that none below is blamed for their time."""
+    dataset = ps.range(16)
+    for number in range(258):
+        dataset = dataset.map(add, name=f"add {number}")
+    with ps.Loader(dataset.map(wait).batch(BATCH)) as loader:
+        assert len(list(loader)) == 4
+        report = loader.report()
+        loader.trace(tmp_path / "trace.json")
+    assert report.bottleneck == "other steps"
+    assert (report.steps[-1].text, len(report.steps)) == ("5 other steps", 257)
+    assert report.steps[-1].seconds >= BATCH * LONG
+    text = (tmp_path / "trace.json").read_text()
+    assert '"other steps"' in text
+    assert '"map(add 255)"' not in text
+
+
 def test_other_waits_of_the_thread_say_nothing_about_the_lock() -> None:
     """A thread's waits for other things, such as the processes of another loader, don't hide waits for the lock."""
     bell = Bell()

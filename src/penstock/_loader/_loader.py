@@ -651,7 +651,8 @@ class Loader(NotesErrors, Generic[T_co]):
                 f"verify measures with workers of this host, and this loader has {self._plan.remote}. Call it on a "
                 "loader of the same dataset with num_workers=n; report() has the predictions for this one"
             )
-        steps = {name: node for name, (node, _) in timed_steps(self._plan, self._runtime.readings, 0).items()}
+        timed = timed_steps(self._plan, self._runtime.readings, 0)
+        steps = {name: step.node for name, step in timed.items() if step.node is not None}
         return tuple(verified(self._throwaway, self._plan.node, self.report(), steps, self._plan.prefetch, seconds))
 
     def _throwaway(self, node: Node, changes: Mapping[str, Any]) -> "Loader[Any]":

@@ -13,8 +13,20 @@ from penstock.observe._report import Report, StepReport, by_length
 _MANY_MEDIANS: Final = 10
 _NEARLY_ALL: Final = 0.95  # of the time between requests
 _SEVERAL: Final = 4
+OTHER_STEPS: Final = "other steps"
+"""The name of all steps without times of their own."""
 LEAST_BATCHES: Final = 8
 """With fewer, there is no usual time of a batch, nor between two requests."""
+
+
+class TimedStep(NamedTuple):
+    """A step that took time."""
+
+    text: str
+    time: StepTime
+    is_in_order: bool
+    node: Node | None = None
+    """None for several steps that share a time."""
 
 
 class Measured(NamedTuple):
@@ -122,19 +134,18 @@ def _steps(plan: Plan, readings: Readings, delivered: int, made: float) -> tuple
     if not made:
         return ()
     timed = timed_steps(plan, readings, delivered)
-    total = sum(time.seconds for _, time in timed.values())
-    in_order = set(map(id, plan.program.in_order))
+    total = sum(step.time.seconds for step in timed.values())
     return tuple(
         StepReport(
             name,
-            step_text(node),
-            time.seconds / made,
-            time.seconds / total,
-            time.cpu_share,
-            _p99_seconds(time, made),
-            is_in_order=id(node) in in_order,
+            step.text,
+            step.time.seconds / made,
+            step.time.seconds / total,
+            step.time.cpu_share,
+            _p99_seconds(step.time, made),
+            is_in_order=step.is_in_order,
         )
-        for name, (node, time) in timed.items()
+        for name, step in timed.items()
     )
 
 
@@ -145,8 +156,8 @@ def step_text(node: Node) -> str:
 
 def timed_steps(
     plan: Plan, readings: Readings, delivered: int, *, each: bool = True, text_of: Callable[[Node], str] = step_text
-) -> dict[str, tuple[Node, StepTime]]:
-    """Return the steps that took time, and their times, by the names that they have in a report.
+) -> dict[str, TimedStep]:
+    """Return the steps that took time, by the names that they have in a report; of many, the last ones as one.
 
     The times are for as many batches as `batches_made` counts.
 
@@ -164,11 +175,18 @@ def timed_steps(
     known = {number: node for number, node in nodes.items() if number < len(times) - 1}
     counted = {id(node): times[number].elements for number, node in known.items()}
     elements = {} if plan.is_indexed else _elements_each(plan, counted)
-    timed: dict[str, tuple[Node, StepTime]] = {}
+    in_order = set(map(id, plan.program.in_order))
+    timed: dict[str, TimedStep] = {}
     for number, node in known.items():
         if times[number].seconds > 0:
             time = _for_rows(plan, readings, node, times[number])
-            timed[_free_name(node, text_of, timed)] = node, _for_delivered(time, elements.get(id(node), 0) * delivered)
+            time = _for_delivered(time, elements.get(id(node), 0) * delivered)
+            text = text_of(node)
+            timed[_free_name(node, text, timed)] = TimedStep(text, time, id(node) in in_order, node)
+    others = [node for number, node in nodes.items() if number not in known]
+    if others and times[-1].seconds > 0:
+        are_in_order = in_order.issuperset(map(id, others))
+        timed[_free(OTHER_STEPS, timed)] = TimedStep(f"{len(others)} {OTHER_STEPS}", times[-1], are_in_order)
     return timed
 
 
@@ -235,9 +253,13 @@ def _for_rows(plan: Plan, readings: Readings, node: Node, time: StepTime) -> Ste
     return time._replace(seconds=time.seconds * made / time.elements, elements=made)
 
 
-def _free_name(node: Node, text_of: Callable[[Node], str], taken: Collection[str]) -> str:
-    """Return the name of a step: that of its function, or the verb, with a number if an earlier step has it."""
-    name = node.name if isinstance(node, Map | Filter) else text_of(node).partition("(")[0]
+def _free_name(node: Node, text: str, taken: Collection[str]) -> str:
+    """Return the name of a step: that of its function, or the verb."""
+    return _free(node.name if isinstance(node, Map | Filter) else text.partition("(")[0], taken)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """Return a name, with a number if an earlier step has it."""
     names = (name if number == 1 else f"{name} {number}" for number in count(1))
     return next(each for each in names if each not in taken)
 

@@ -123,10 +123,9 @@ class StepTexts:
 
 def step_sums(plan: Plan, readings: Readings, delivered: int, texts: StepTexts) -> tuple[StepSums, ...]:
     """Return the steps that took time, in the order in which elements pass them; of many, those that took most."""
-    in_order = set(map(id, plan.program.in_order))
     found = [
-        StepSums(name[:_NAME], texts(node), time.seconds, time.cpu_share, id(node) in in_order)
-        for name, (node, time) in timed_steps(plan, readings, delivered, each=False, text_of=texts).items()
+        StepSums(name[:_NAME], step.text, step.time.seconds, step.time.cpu_share, step.is_in_order)
+        for name, step in timed_steps(plan, readings, delivered, each=False, text_of=texts).items()
     ]
     least = sorted((step.seconds for step in found), reverse=True)[:_MOST_STEPS][-1:] or [0.0]
     return tuple(step for step in found if step.seconds >= least[0])[:_MOST_STEPS]

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from penstock._graph import chain_text, walk
 from penstock._plan import Plan
-from penstock._readings import Readings
-from penstock.observe._measured import step_text
+from penstock._readings import MAX_STEPS, Readings
+from penstock.observe._measured import OTHER_STEPS, step_text
 from penstock.observe._merged_traces import write_json
 from penstock.observe._report import CAUSE_TEXTS
 
@@ -59,10 +59,11 @@ def _events(plan: Plan, readings: Readings) -> Iterator[dict[str, Any]]:
     yield from _of_training(readings)
     names: dict[int, str] = {}
     for node in walk(plan.node):
-        names.setdefault(readings.numbers[id(node)], step_text(node))
+        if (number := readings.numbers[id(node)]) < MAX_STEPS:  # the others share one number
+            names.setdefault(number, step_text(node))
     tracks: list[tuple[str, list[tuple[str, str, float, float]]]] = []
     for role, spans in readings.spans():
-        laps = [(names.get(number, "other steps"), "step", end, seconds) for number, end, seconds in spans]
+        laps = [(names.get(number, OTHER_STEPS), "step", end, seconds) for number, end, seconds in spans]
         tracks.append((role, laps))
     for process, answers in readings.answers():
         tracks.append((process, [(each.text, "work", each.end, each.seconds) for each in answers]))
