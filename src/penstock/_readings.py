@@ -42,11 +42,11 @@ Cause: TypeAlias = Literal[
 
 "inline": the consumer's thread computed the batch. "workers": all workers that could help were busy. "stragglers":
 workers were idle, since the next batch wasn't complete, and no other may be ahead of it. "memory": a worker was idle,
-since the consumer kept the memory of batches. "storage": the workers waited for records that had been requested.
-"fold": the thread that runs the steps in order was at work. "placing": the batch was copied to a device. "start": the
-first batch of an iterator, while workers start, or a later one, while a worker process was at its first block.
-"helper": the helper process of `isolated=True` sent the batch, or the processes of a pool were at work. "delivery": the
-batch was complete, and was copied, or computed again after an error.
+since the consumer kept the memory of batches. "storage": the workers waited for requested records for longer than they
+computed. "fold": the thread that runs the steps in order was at work. "placing": the batch was copied to a device.
+"start": the first batch of an iterator, while workers start, or a later one, while a worker process was at its first
+block. "helper": the helper process of `isolated=True` sent the batch, or the processes of a pool were at work.
+"delivery": the batch was complete, and was copied, or computed again after an error.
 """
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _CAUSE_NUMBERS: Final[dict[Cause, int]] = {cause: number for number, cause in enumerate(CAUSES)}

@@ -81,7 +81,8 @@ class Report:
         wait_p50_seconds: the median of the waits for a batch.
         wait_p99_seconds: the 99th percentile.
         pauses: the number of pauses of the consumer, such as for an evaluation: times between two requests of more than
-            ten medians. They count in no other figure.
+            ten medians. They count in no other figure. Where the training fetches several batches at once, and then
+            works on all of them, the median is that of the times in which it works.
         pause_seconds: their sum.
         consumer_seconds: the consumer's own time for a batch, pauses left out.
         consumer_p5_seconds: the 5th percentile of that. The mean is far above it where threads hold the interpreter's

@@ -247,7 +247,7 @@ def advice(found: str, rows: dict[Way, Row]) -> str:
     """Return the advice of the fastest loader's report, unless another line refutes it."""
     measured = [row for way, row in rows.items() if way in _REFUTING and row.found]
     refuting = [row.name for row in measured if found.startswith(_REFUTING[row.way])]
-    return f"nothing that is measured here: {' and '.join(refuting)} are no faster" if refuting else found
+    return f"nothing: no gain was measured with {' or '.join(refuting)}" if refuting else found
 
 
 def _time(text: str) -> float:
