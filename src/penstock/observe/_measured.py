@@ -5,7 +5,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from penstock._durations import Durations
-from penstock._graph import Cache, Combine, Filter, Fold, Map, Node, Reindex, parents_of, verb_text, walk
+from penstock._graph import Combine, Filter, Fold, Map, Node, Reindex, parents_of, verb_text, walk
 from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS, Readings, StepTime
 from penstock.observe._report import Report, StepReport, by_length
@@ -191,7 +191,7 @@ def timed_steps(
 
 
 def _for_delivered(time: StepTime, elements: float) -> StepTime:
-    """Return the time of a step for the elements that are in the delivered batches; 0 if their number isn't known."""
+    """Return the time of a step for the elements that the delivered batches took; 0 if their number isn't known."""
     if not elements or not time.elements:
         return time
     return time._replace(seconds=time.seconds * elements / time.elements, elements=elements)
@@ -202,7 +202,8 @@ def _elements_each(plan: Plan, counted: dict[int, float]) -> dict[int, float]:
 
     A step below a window, or one that workers compute ahead, has made more elements than are in the delivered batches:
     at first thousands for one. So their number follows from step to step, beginning with the delivered batch. A step
-    takes as many elements as it makes, or a known number for each; otherwise, such as for a filter, as it has so far.
+    takes as many elements as it makes, or a known number for each; otherwise, such as for a filter or a cache, as it
+    has so far.
 
     Args:
         plan: of the loader.
@@ -222,15 +223,16 @@ def _elements_each(plan: Plan, counted: dict[int, float]) -> dict[int, float]:
                 taken = made.get(id(parent), 0.0) / made[id(node)]
                 taken = min(taken, 1.0) if isinstance(node, Combine) else taken
             found[id(parent)] = found.get(id(parent), 0.0) + found.get(id(node), 0.0) * (taken or 0.0)
-    if plan.program.batch is not None:
-        del found[id(plan.program.batch)]  # its elements are counted in several places
+    found.pop(id(plan.program.batch), None)  # its elements are counted in several places
     return found
 
 
 def _takes_each(node: Node) -> float | None:
     """Return how many of its parent's elements a step takes for each of its own; None if that depends on these."""
     match node:
-        case Map() | Reindex() | Cache():
+        case Map(on_error=on_error):
+            return None if on_error == "skip" else 1.0
+        case Reindex():
             return 1.0
         case Fold(value=value):
             return 1.0 if value.passes_all else None
