@@ -105,6 +105,15 @@ class SourceTests:
             _map_leaves(record, _overwrite)
             assert_same(source[0], self.expected[0])
 
+    def test_records_of_one_read_share_no_arrays(self) -> None:
+        """Changing the arrays of a record doesn't change the other records of the same read."""
+        last = len(self.expected) - 1
+        keys = [last, 0, last, *range(last)]
+        records = read_records(self.make_source(), np.array(keys))
+        for key, record in zip(keys, records, strict=True):
+            assert_same(record, self.expected[key])
+            _map_leaves(record, _overwrite)
+
     def test_read_into_fills_what_read_returns(self) -> None:
         """If a source has `read_into`, it fills rows with the records."""
         source = self.make_source()

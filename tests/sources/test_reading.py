@@ -1,6 +1,7 @@
 """Reads of blocks of keys: the source's fastest method, retries, and errors that name the key."""
 
 import errno
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import penstock as ps
 from penstock.errors import SourceError
 from penstock.sources import Source, read_records, read_spans
 from tests.constants import SetConstant
@@ -48,6 +50,54 @@ class WithRead(WithGetItems):
         """Return the keys' letters, as a tuple."""
         self.asked.append(keys)
         return tuple(Letters.__getitem__(self, key) for key in keys.tolist())
+
+
+class Once:
+    """Three records; a read makes the record of each distinct key once."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make = make
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: int) -> Any:
+        return self._make(key)
+
+    def read(self, keys: NDArray[np.int64]) -> list[Any]:
+        """Return one object for all places of a key."""
+        made = {key: self._make(key) for key in keys.tolist()}
+        return [made[key] for key in keys.tolist()]
+
+    def read_spans(self, keys: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Any]:
+        """Return views of the key's only record."""
+        frames = zip(self.read(keys), starts.tolist(), stops.tolist(), strict=True)
+        return [record[start:stop] for record, start, stop in frames]
+
+
+class OnceInAList(Once):
+    """The same by torch's method."""
+
+    read: Any = None
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return Once.read(self, np.array(keys))
+
+
+class OnceAwaited:
+    """The same by a coroutine function."""
+
+    keys_per_read = 3
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._once = Once(make)
+
+    def __len__(self) -> int:
+        return 3
+
+    async def read(self, keys: NDArray[np.int64]) -> list[Any]:
+        """Return one object for all places of a key."""
+        return self._once.read(keys)
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +272,32 @@ def test_a_failing_span_names_its_key() -> None:
     with pytest.raises(ValueError, match="broken") as caught:
         read_spans(Episodes(), *np.array([[0, 2], [0, 0], [1, 1]]))
     assert "while reading key 2" in caught.value.__notes__[0]
+
+
+def plus_100(record: Any) -> Any:
+    """Add 100 to an array in its place."""
+    record += 100
+    return record
+
+
+@pytest.mark.parametrize("kind", [Once, OnceInAList, OnceAwaited])
+def test_a_source_may_read_a_repeated_key_once(kind: type[Once] | type[OnceAwaited]) -> None:
+    """A function that writes to its input changes no other row, however many rows of a record are read at once."""
+    rows = ps.read(kind(lambda key: np.full(2, key))).repeat(4).map(plus_100)
+    for size, workers in ((1, 0), (6, 0), (6, 2)):
+        with ps.Loader(rows.batch(size), num_workers=workers, workers="threads") as loader:
+            assert [row[0] for batch in loader for row in batch] == [100, 101, 102] * 4
+
+
+def test_windows_of_one_record_share_no_frames() -> None:
+    """A source may return views of one record for windows that overlap."""
+    source = Once(lambda key: np.arange(key * 10, key * 10 + 3))
+    dataset = ps.read(source).windows(2, stride=1, lengths=[3, 3, 3]).map(plus_100).batch(2)
+    assert next(iter(ps.Loader(dataset))).tolist() == [[100, 101], [101, 102]]
+
+
+def test_records_that_cannot_be_copied_are_read_one_by_one() -> None:
+    """If an object of a repeated key has no copy, each record is read alone; other errors of a source are raised."""
+    first, other, again = read_records(Once(lambda key: [key, threading.Lock()]), np.array([1, 0, 1]))
+    assert [first[0], other[0], again[0]] == [1, 0, 1]
+    assert first[1] is not again[1]

@@ -1,7 +1,8 @@
 """Reads of a block of keys from any source, by its fastest method and with errors that name the key.
 
 Guarantees:
-  - There is one record for each key, in the order of the keys.
+  - There is one record for each key, in the order of the keys. A key that occurs twice in a block has two records that
+    share no memory.
   - After a transient failure a read is retried after each wait in `RETRY_WAITS_SECONDS`, about a second in all; other
     failures are raised at once.
   - The source's own exception is raised, with a note that names the key. A `SourceError` is raised only if the source
@@ -16,9 +17,10 @@ from typing import Final, Protocol, cast
 import numpy as np
 
 from penstock._caught import raised_by_handler
-from penstock.errors import InternalError, SourceError
+from penstock._independent import independent
+from penstock.errors import InternalError, SourceError, UsageError
 from penstock.sources._arrays import Arrays
-from penstock.sources._as_source import describe_key, source_length
+from penstock.sources._as_source import AwaitedSource, describe_key, source_length
 from penstock.sources._range import Range
 from penstock.sources._source import Keys, Record, Source, name_of
 
@@ -141,7 +143,7 @@ def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys
             raise
         block_error = error
     records = [_read_one(source, read, keys[i : i + 1]) for i in range(len(keys))]
-    if is_transient(block_error):
+    if is_transient(block_error) or isinstance(block_error, _NotCopiedError):
         return records
     block_error.add_note(f"while reading {len(keys)} keys at once from {name_of(source)}; each can be read alone")
     raise block_error
@@ -180,14 +182,14 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
         keys: int64, one axis; or two axes, and the first column has the keys.
 
     Returns:
-        One record for each key; `returned` itself if it is a list.
+        One record for each key. Those of a key that occurs more than once share no memory.
 
     Raises:
         SourceError: it isn't a list of one record for each key.
     """
     kind = type(returned)
     if kind is list and len(cast("Sized", returned)) == len(keys):  # usual; the checks below take ten times as long
-        return cast("list[Record]", returned)
+        return _apart(source, cast("list[Record]", returned), keys)
     is_list = isinstance(returned, Sized) and isinstance(returned, Iterable) and not isinstance(returned, Mapping)
     if not is_list or len(cast("Sized", returned)) != len(keys):
         got = f"{len(cast('Sized', returned))} of them" if is_list else f"one {type(returned).__name__}"
@@ -198,7 +200,45 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
             keys=keys.reshape(len(keys), -1)[:8, 0].tolist(),
         )
     records = cast("Iterable[Record]", returned)
-    return records if isinstance(records, list) else list(records)
+    return _apart(source, records if isinstance(records, list) else list(records), keys)
+
+
+class _NotCopiedError(Exception):
+    """Records of one key share an object that can't be copied; read one by one, each has its own."""
+
+
+def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
+    """Return records of which no two of one key share memory, since a function above may write to its input.
+
+    A source may read each distinct key once, and return that record wherever the key occurs. A read of one key at a
+    time gives each its own, so copies take the place of these.
+
+    Raises:
+        _NotCopiedError: a record can't be copied.
+    """
+    if len(keys) == 1 or _is_own(source):
+        return records
+    column = keys if keys.ndim == 1 else keys[:, 0]
+    ordered = column.copy()
+    ordered.sort()
+    if not np.count_nonzero(ordered[1:] == ordered[:-1]):  # mostly so
+        return records
+    values, counts = np.unique(column, return_counts=True)
+    places: list[int] = np.flatnonzero(np.isin(column, values[counts > 1])).tolist()
+    found = list(records)
+    try:
+        own = independent([records[place] for place in places])
+    except UsageError as error:
+        raise _NotCopiedError from error
+    for place, record in zip(places, own, strict=True):
+        found[place] = record
+    return found
+
+
+def _is_own(source: Source) -> bool:
+    """Return whether a source is one of Penstock's, whose records never share memory."""
+    kind = type(source)
+    return kind.__module__.startswith("penstock.") and kind is not AwaitedSource
 
 
 def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -> Record:

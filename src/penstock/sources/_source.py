@@ -46,9 +46,11 @@ class Source(Protocol):
     - `describe_key(key)`: returns a text such as "file 'cat/3.png'", which messages about the key show.
 
     Reads must be safe from several threads, and a record must depend only on its key: changes of a record must not
-    change the next read (a list of arrays can't guarantee that; don't write to its records). Other processes get a
-    source by pickle. A source that holds descriptors or memory maps must leave them out of its pickle, and open them
-    again at the first read.
+    change the next read (a list of arrays can't guarantee that; don't write to its records), nor the records of other
+    keys in the same read. Where a key is repeated in one read, its record may be one object, which Penstock copies.
+
+    Other processes get a source by pickle. A source that holds descriptors or memory maps must leave them out of its
+    pickle, and open them again at the first read.
     `penstock.testing.SourceTests` checks all this.
 
     Example:
