@@ -78,7 +78,7 @@ def independent(elements: list[Element]) -> list[Element]:
         >>> other
         array([0., 0.])
     """
-    if IMMUTABLE.issuperset(map(type, elements)):
+    if len(elements) < 2 or IMMUTABLE.issuperset(map(type, elements)):
         return elements
     shared = _sharing(elements)
     return [copied(element) if number in shared else element for number, element in enumerate(elements)]

@@ -2,7 +2,7 @@
 
 import itertools
 import pickle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -107,6 +107,13 @@ def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
     assert list(ps.range(3).combine(Delayed).repeat().limit(5)) == [0, 1, 2, 0, 1]
 
 
+class Sums(NamedTuple):
+    """An element."""
+
+    first: int
+    last: int
+
+
 class Answers:
     """A combiner that returns given answers."""
 
@@ -159,6 +166,9 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "an old object": (Old, r"must return a new object each time, which holds nothing; this one has held=3"),
     "held a method": (Methodical, r"held of step 'Methodical' must be a whole number .* got a method; put @property"),
     "add gives None": (lambda: Answers(None), r"add\(\) of step .* must return a list of elements; got a NoneType"),
+    "add gives an array": (lambda: Answers(np.zeros((2, 2))), "must return a list of elements; got a ndarray"),
+    "add gives a set": (lambda: Answers({1, 2}), "must return a list of elements; got a set"),
+    "add gives a record": (lambda: Answers(Sums(1, 2)), "must return a list of elements; got a Sums"),
     "add gives text": (lambda: Answers("ab"), r"add\(\) of step .* must return a list of elements; got a str"),
     "held negative": (lambda: Answers(held=-1), r"held of step .* must be a whole number of at least 0; got -1"),
     "held a fraction": (lambda: Answers(held=0.5), r"held of step .* must be a whole number of at least 0; got 0.5"),
@@ -334,3 +344,32 @@ def test_batches_and_arrays_pass_through() -> None:
     assert [half.tolist() for half in ps.Loader(halves)] == [[0], [1, 2, 3], [4], [5, 6, 7]]
     rows = halves.unbatch().batch(4)
     assert [batch.tolist() for batch in ps.Loader(rows, num_workers=2)] == np.arange(8).reshape(2, 4).tolist()
+
+
+class Overlapping:
+    """Gives parts of an array that overlap."""
+
+    held = 0
+
+    def add(self, array: Any) -> list[Any]:
+        """Return views of the array."""
+        return [array[:2], array[1:3], array[2:], array[:2]]
+
+    def flush(self) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+def plus_100(array: Any) -> Any:
+    """Add 100 to an array in its place."""
+    array += 100
+    return array
+
+
+def test_elements_of_one_list_share_no_memory() -> None:
+    """A function that writes to its input changes no other element, whatever a loader computes at once."""
+    rows = ps.range(3).map(lambda number: np.arange(number, number + 4)).combine(Overlapping).map(plus_100)
+    wanted = [[100 + number + first + step for step in (0, 1)] for number in range(3) for first in (0, 1, 2, 0)]
+    assert [row.tolist() for row in rows] == wanted
+    assert [row.tolist() for row in ps.Loader(rows)] == wanted
+    assert [row.tolist() for batch in ps.Loader(rows.batch(5)) for row in batch] == wanted

@@ -1173,7 +1173,7 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Args:
             make: returns a new object with `add` and `flush`, a `penstock.Combiner`; usually its class. The object must
-                not change elements that it has returned.
+                not change elements that it has returned, nor use them again: a function above may write to its input.
             name: for messages. Default: the function's name.
 
         Raises:

@@ -17,15 +17,16 @@ import copy
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
+from penstock._independent import independent
 from penstock._streaming._check import same_element
 from penstock._streaming._fold import Folding, FoldStage
 from penstock._streaming._policy import CHECKED_AFTER_RESUME, CHUNK_ELEMENTS, CHUNK_SECONDS
@@ -181,14 +182,12 @@ class CheckedCombiner:
         return whereabouts_of(self._step.name, location.node, location)
 
     def _listed(self, method: str, given: object) -> list[Element]:
-        kind = type(given).__name__
-        if isinstance(given, str | bytes | dict) or not hasattr(given, "__iter__"):
+        if not _is_list_of_elements(given):
             raise GraphError(
-                f"{method}() of step {self._step.name!r} must return a list of elements; got a {kind}. "
-                "Return [] where none is complete, and [element] for a single one."
+                f"{method}() of step {self._step.name!r} must return a list of elements; got a {type(given).__name__}. "
+                "Return [] where none is complete, [element] for a single one, and list(elements) for several."
             )
-        elements: Any = given
-        return list(elements)
+        return independent(list(given))  # a function above may write to its input
 
     def _held(self, before: int | None) -> int:
         """Return the object's `held`, checked: it rises by at most one with each element."""
@@ -215,6 +214,13 @@ class CheckedCombiner:
         for note in cause.__notes__:
             error.add_note(note)
         return error
+
+
+def _is_list_of_elements(given: object) -> TypeGuard[Iterable[Element]]:
+    """Return whether an object is a list, or another sequence that can't be meant as one element."""
+    if isinstance(given, list | tuple):
+        return not hasattr(cast("object", given), "_fields")  # a named tuple is an element
+    return isinstance(given, Sequence | Iterator) and not isinstance(given, str | bytes | bytearray | memoryview)
 
 
 _Ref: TypeAlias = tuple[Sequence[Token], int]
