@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock.errors import SourceError
-from penstock.sources import Source, read_records, read_spans
+from penstock.sources import Source, as_source, read_records, read_spans
 from tests.constants import SetConstant
 
 
@@ -50,6 +50,19 @@ class WithRead(WithGetItems):
         """Return the keys' letters, as a tuple."""
         self.asked.append(keys)
         return tuple(Letters.__getitem__(self, key) for key in keys.tolist())
+
+
+class Table(list[int]):
+    """A data frame: its length is that of its columns, whose names are its items."""
+
+    columns = ("x", "y")
+
+
+class Longer(list[int]):
+    """A list whose length isn't that of its items."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
 
 
 class Once:
@@ -229,11 +242,15 @@ def test_a_source_that_shrank_is_named() -> None:
         ({"x": [1, 2], "y": [3, 4]}, "got one dict"),
         (None, "got one NoneType"),
         (iter("ab"), "got one str_ascii_iterator"),
+        ("ab", "got one str"),
+        ({"a", "b"}, "got one set"),
+        (Table([1, 2]), "got one Table"),
+        (Longer([1, 2]), "got 3 of them"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_another_number_of_records_is_refused(returned: object, got: str) -> None:
-    """A block must have one record for each key; a dict of columns isn't that."""
+    """A block must have one record for each key; a dict or a table of columns isn't that, nor are items of no order."""
 
     class Wrong(Letters):
         def read(self, keys: NDArray[np.int64]) -> object:
@@ -301,3 +318,41 @@ def test_records_that_cannot_be_copied_are_read_one_by_one() -> None:
     first, other, again = read_records(Once(lambda key: [key, threading.Lock()]), np.array([1, 0, 1]))
     assert [first[0], other[0], again[0]] == [1, 0, 1]
     assert first[1] is not again[1]
+
+
+class Sorting(Once):
+    """A source that sorts the keys in their place."""
+
+    def read(self, keys: Any) -> list[Any]:
+        """Return the records of the keys, in their sorted order."""
+        keys.sort()
+        return [self[int(key)] for key in keys]
+
+
+class SortingList(Sorting):
+    """The same by torch's method."""
+
+    read: Any = None
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return Sorting.read(self, keys)
+
+
+class SortingAwaited(OnceAwaited):
+    """The same by a coroutine function."""
+
+    async def read(self, keys: NDArray[np.int64]) -> list[Any]:
+        """Return the records of the keys, in their sorted order."""
+        keys.sort()
+        return await super().read(keys)
+
+
+@pytest.mark.parametrize("kind", [Sorting, SortingList, SortingAwaited])
+def test_a_source_that_changes_its_keys_is_an_error(kind: type[Sorting] | type[SortingAwaited]) -> None:
+    """A source that sorts the keys would return the records of other rows; the caller's keys stay as they are."""
+    source = as_source(kind(str))
+    keys = np.array([2, 0])
+    with pytest.raises(SourceError, match=r"must not change its keys.* Change a copy of them, such as np.sort"):
+        read_records(source, keys)
+    assert keys.tolist() == [2, 0]
+    assert read_records(source, np.sort(keys)) == ["0", "2"]

@@ -162,6 +162,28 @@ def check_length(source: Source, expected: int) -> None:
         )
 
 
+def check_unchanged(source: Source, given: Keys | list[int], keys: Keys | list[int]) -> None:
+    """Check that a read left its keys as they are: the records of keys that it sorts come in another order.
+
+    Args:
+        source: any source.
+        given: a copy of the keys, which the source was given.
+        keys: the keys.
+
+    Raises:
+        SourceError: it has changed them.
+    """
+    if given == keys if isinstance(given, list) else given.tobytes() == np.asarray(keys).tobytes():
+        return
+    name = name_of(source)
+    raise SourceError(
+        f"the read of a source must not change its keys, since its records must come in their order; that of {name} "
+        "changed them. Change a copy of them, such as np.sort(keys).",
+        source=name,
+        keys=np.asarray(keys)[:8].tolist(),
+    )
+
+
 def source_fingerprint(source: Source) -> str:
     """Return a short str that changes when the records of `source` do, as far as the source shows it.
 
@@ -318,7 +340,7 @@ class AwaitedSource:
         Raises:
             UsageError: the source's own `read` called this, which would wait for itself.
         """
-        return self._loop().run(partial(self.source.read, keys))
+        return self._loop().run(partial(self._read_copy, keys))
 
     async def read_async(self, keys: Keys) -> object:
         """Return the result of the source's `read`, from a coroutine of any loop, without blocking that loop.
@@ -329,7 +351,13 @@ class AwaitedSource:
         Returns:
             As for `read`.
         """
-        return await self._loop().run_elsewhere(partial(self.source.read, keys))
+        return await self._loop().run_elsewhere(partial(self._read_copy, keys))
+
+    async def _read_copy(self, keys: Keys) -> object:
+        given = keys.copy()
+        returned = await self.source.read(given)
+        check_unchanged(self, given, keys)
+        return returned
 
     def start(self, work: "Work") -> "Call":
         """Start the coroutine of `work` on the source's loop; return at once.

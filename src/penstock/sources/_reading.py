@@ -6,13 +6,15 @@ Guarantees:
   - After a transient failure a read is retried after each wait in `RETRY_WAITS_SECONDS`, about a second in all; other
     failures are raised at once.
   - The source's own exception is raised, with a note that names the key. A `SourceError` is raised only if the source
-    violates its protocol: it returns another number of records, or raises an IndexError for a key below its length.
+    violates its protocol: it returns another number of records, changes the keys, or raises an IndexError for a key
+    below its length.
 """
 
 import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import Final, Protocol, cast
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from penstock._caught import raised_by_handler
 from penstock._independent import independent
 from penstock.errors import InternalError, SourceError, UsageError
 from penstock.sources._arrays import Arrays
-from penstock.sources._as_source import AwaitedSource, describe_key, source_length
+from penstock.sources._as_source import AwaitedSource, check_unchanged, describe_key, source_length
 from penstock.sources._range import Range
 from penstock.sources._source import Keys, Record, Source, name_of
 
@@ -166,11 +168,20 @@ def is_transient(error: BaseException) -> bool:
 def _reader(source: Source) -> Callable[[Keys], list[Record]]:
     read = getattr(source, "read", None)
     if callable(read):
-        return lambda keys: checked(source, read(keys), keys)
+        if _is_own(source):
+            return lambda keys: checked(source, read(keys), keys)
+        return lambda keys: checked(source, _by_copy(source, read, keys), keys)
     get_items = getattr(source, "__getitems__", None)
     if callable(get_items):
-        return lambda keys: checked(source, get_items(keys.tolist()), keys)
+        return lambda keys: checked(source, _by_copy(source, get_items, keys.tolist()), keys)
     return lambda keys: [source[key] for key in keys.tolist()]
+
+
+def _by_copy(source: Source, read: Callable[[Any], object], keys: Keys | list[int]) -> object:
+    given = keys.copy()
+    returned = read(given)
+    check_unchanged(source, given, keys)
+    return returned
 
 
 def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
@@ -190,17 +201,22 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
     kind = type(returned)
     if kind is list and len(cast("Sized", returned)) == len(keys):  # usual; the checks below take ten times as long
         return _apart(source, cast("list[Record]", returned), keys)
-    is_list = isinstance(returned, Sized) and isinstance(returned, Iterable) and not isinstance(returned, Mapping)
-    if not is_list or len(cast("Sized", returned)) != len(keys):
-        got = f"{len(cast('Sized', returned))} of them" if is_list else f"one {type(returned).__name__}"
+    records = list(cast("Iterable[Record]", returned)) if _is_list_of_records(returned) else None
+    if records is None or len(records) != len(keys):
+        got = f"one {kind.__name__}" if records is None else f"{len(records)} of them"
         raise SourceError(
             f"a source must return one record for each of {len(keys)} keys, as a list; got {got} from "
             f"{name_of(source)}. Return a list of records, in the order of the keys.",
             source=name_of(source),
             keys=keys.reshape(len(keys), -1)[:8, 0].tolist(),
         )
-    records = cast("Iterable[Record]", returned)
-    return _apart(source, records if isinstance(records, list) else list(records), keys)
+    return _apart(source, records, keys)
+
+
+def _is_list_of_records(returned: object) -> bool:
+    """Return whether an object has records in an order: a list, an array of rows; no table, whose items are columns."""
+    is_list = isinstance(returned, Sized) and isinstance(returned, Iterable) and not hasattr(returned, "columns")
+    return is_list and not isinstance(returned, Mapping | AbstractSet | str | bytes | bytearray)
 
 
 class _NotCopiedError(Exception):
@@ -216,7 +232,7 @@ def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
     Raises:
         _NotCopiedError: a record can't be copied.
     """
-    if len(keys) == 1 or _is_own(source):
+    if len(keys) == 1 or (_is_own(source) and not isinstance(source, AwaitedSource)):
         return records
     column = keys if keys.ndim == 1 else keys[:, 0]
     ordered = column.copy()
@@ -236,9 +252,8 @@ def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
 
 
 def _is_own(source: Source) -> bool:
-    """Return whether a source is one of Penstock's, whose records never share memory."""
-    kind = type(source)
-    return kind.__module__.startswith("penstock.") and kind is not AwaitedSource
+    """Return whether a source is one of Penstock's, which keep the rules for sources."""
+    return type(source).__module__.startswith("penstock.")
 
 
 def _read_one(source: Source, read: Callable[[Keys], list[Record]], key: Keys) -> Record:

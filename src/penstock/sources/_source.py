@@ -26,7 +26,8 @@ class Source(Protocol):
     object has:
 
     - `read(keys)` with keys an int64 array: returns one record for each key, in the order of the keys, which may
-      repeat. If there is no `read`, `__getitems__(keys)` with a list of ints, torch's name for the same, is used.
+      repeat. It must not change `keys`. If there is no `read`, `__getitems__(keys)` with a list of ints, torch's name
+      for the same, is used.
     - `async def read(self, keys)`, the same as a coroutine function: all reads of the source run on one event loop in a
       background thread of the process, and a loader with workers awaits many at once. With it, `__getitem__` isn't
       needed. The attribute `keys_per_read`, 1 by default, is the largest number of keys in one call when a loader reads
