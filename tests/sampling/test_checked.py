@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import penstock as ps
 from penstock.errors import UsageError
 from penstock.sampling import CheckedSampler
 
@@ -68,6 +69,30 @@ def test_answers_are_as_before_or_named(kind: type[Answers], table: tuple[Any, .
             checked.block(epochs, positions)
     else:
         assert list(zip(*(part.tolist() for part in checked.block(epochs, positions)), strict=True)) == list(table)
+
+
+@dataclass(frozen=True)
+class Swapped(BlockAnswers):
+    """A sampler whose block form returns keys and epochs, in the wrong order."""
+
+    def block(
+        self, epochs: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the table's answers in the wrong order."""
+        result_epochs, keys = super().block(epochs, positions)
+        return keys, result_epochs
+
+
+def test_a_block_form_that_differs_is_named() -> None:
+    """A block form that returns something else than the scalar form is an error: in `check`, and in any loader."""
+    sampler = Swapped(((0, 0), (0, 1), (0, 2)))
+    dataset = ps.range(3).reindex(sampler)
+    message = re.escape(f"{sampler!r} returned (epoch, key) = (1, 0) in a block, and (0, 1) alone, at position 1 of ep")
+    with pytest.raises(UsageError, match=message):
+        dataset.check()
+    with pytest.raises(UsageError, match=message):
+        next(iter(ps.Loader(dataset.batch(3))))
+    assert len(CheckedSampler(sampler, 3).block(np.empty(0, np.int64), np.empty(0, np.int64))[0]) == 0
 
 
 @pytest.mark.parametrize("answer", [3, (0, 1.0), None, (0, 1, 2), (2**63, 0)])

@@ -3,7 +3,8 @@
 `OrderFacts` are the facts about a sampler on which the graph and the seed positions depend. A sampler states
 them itself, so a new one is one file, and no other file lists samplers. A sampler of the user's has the defaults.
 
-`CheckedSampler` wraps a user's own sampler, so that a key outside the parent's range raises an error that names it.
+`CheckedSampler` wraps a user's own sampler, so that a key outside the parent's range, or a block form that returns
+something else than the scalar form, raises an error that names it.
 """
 
 import operator
@@ -138,7 +139,8 @@ class CheckedSampler(OwnSampler):
 
     Raises:
         UsageError: if `sampler` is no sampler or `parent_length` is out of range; and at a call, if `sampler` doesn't
-            return an epoch, not negative, and a key in [0, parent_length).
+            return an epoch, not negative, and a key in [0, parent_length), or returns another result in a block. One
+            position of each block is compared.
 
     Example:
         >>> from penstock.sampling import Slice
@@ -177,13 +179,32 @@ class CheckedSampler(OwnSampler):
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (epochs, keys) of many positions: int64, all of shape (n,)."""
+        middle = len(positions) // 2  # a wrong block form is often right at its first or last position
+        compared = (int(epochs[middle]), int(positions[middle])) if len(positions) else None
         result_epochs, keys = apply_block(self.sampler, epochs, positions)
         wrong = (result_epochs < 0) | (keys < 0) | (keys >= self.parent_length)
         if wrong.any():
             row = int(wrong.argmax())
             arguments = int(epochs[row]), int(positions[row])
             self._refuse(arguments, (int(result_epochs[row]), int(keys[row])))
+        if compared is not None and hasattr(self.sampler, "block"):
+            self._compare(compared, (int(result_epochs[middle]), int(keys[middle])))
         return result_epochs, keys
+
+    def _compare(self, arguments: tuple[int, int], in_block: tuple[int, int]) -> None:
+        """Check one position of a block: `dataset[i]` has the scalar form's element, and a loader that of the block.
+
+        Raises:
+            UsageError: the scalar form returns something else.
+        """
+        epoch, position = arguments
+        alone = checked_result(self.sampler, self.sampler(epoch, position))
+        if alone != in_block:
+            raise UsageError(
+                f"the block form of a sampler must return what its scalar form returns; {self.sampler!r} returned "
+                f"(epoch, key) = {in_block} in a block, and {alone} alone, at position {position} of epoch {epoch}. "
+                "Correct one of them, or leave out the method block."
+            )
 
     def _refuse(self, arguments: tuple[int, int], result: tuple[int, int]) -> None:
         epoch, position = arguments
