@@ -112,7 +112,9 @@ def stream(iterable: "Iterable[T_co] | Callable[[], Iterable[T_co]]", *, seed: i
 
     Args:
         iterable: an object that can be iterated over any number of times, or a function that makes an iterable. If it
-            has `set_epoch`, that is called before each pass.
+            has `set_epoch`, that is called before each pass. It must yield new objects: a loader reads ahead, so a
+            buffer or a dict that is used again would lose its content; and if a function writes to its input, no two
+            elements may share memory.
         seed: as in `read`.
 
     Raises:

@@ -37,6 +37,7 @@ from penstock._streaming._stage import (
     parts_of,
     refuse,
 )
+from penstock._tree import IMMUTABLE, flatten, is_array
 from penstock.errors import GraphError, StateError
 from penstock.sources import begin_pass, forgets, from_beginning, state_methods
 
@@ -72,6 +73,7 @@ class StreamStage:
         elements: list[Element] = []
         tokens: list[Token] = []
         most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
+        reuse = _Reuse(self.step)
         self.times.begin(self.step)
         try:
             for count, element, newest in read(self.step, self.epoch, snapshot):
@@ -79,6 +81,7 @@ class StreamStage:
                     continue
                 elements.append(element)
                 tokens.append((count, newest))
+                reuse.look(elements, count)
                 if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield self._timed_chunk(elements, tokens)
                     elements, tokens = [], []
@@ -158,6 +161,56 @@ class StreamStage:
 
     def is_exhausted(self, token: Token, /) -> bool:
         return bool(token[0] >= self.input_range.end)
+
+
+class _Reuse:
+    """A search for an iterable that changes what it has yielded, such as a buffer or a dict that it uses again.
+
+    A loader reads ahead, so all elements of a chunk would have the content of the last one. The chunk isn't passed on
+    yet, so only the iterable can have changed an element of it. One that does so begins with its first elements, hence
+    only these are compared; later ones would take time.
+    """
+
+    def __init__(self, step: Stream) -> None:
+        self._step = step
+        self._first: object = None
+        self._is_over = False
+
+    def look(self, elements: list[Element], count: int) -> None:
+        """Note the first element of a chunk, and compare it once the chunk has a second one.
+
+        Args:
+            elements: of the chunk so far.
+            count: the number of the last one in the stream.
+
+        Raises:
+            GraphError: the iterable has changed it.
+        """
+        if self._is_over:
+            return
+        if len(elements) == 1:
+            self._first = _content_of(elements[0])
+            return
+        first, self._first = self._first, None
+        self._is_over = True
+        if _content_of(elements[0]) != first:
+            raise GraphError(
+                f"a stream must yield new objects, since a loader reads ahead; {name_of(self._step.iterable)} changed "
+                f"an element when it yielded number {count}, as with a buffer or a dict that is used again. Yield a "
+                "copy, such as array.copy() or dict(record)."
+            )
+
+
+def _content_of(element: Element) -> object:
+    """Return what of an element can be compared later: its structure, numbers and texts, and the bytes of arrays."""
+    leaves, structure = flatten(element)
+    return structure, [_leaf_content(leaf) for leaf in leaves]
+
+
+def _leaf_content(leaf: Any) -> object:  # noqa: ANN401 - any leaf
+    if is_array(leaf) and not leaf.dtype.hasobject:
+        return leaf.tobytes()
+    return leaf if type(leaf) in IMMUTABLE else None
 
 
 def check_snapshot(step: Stream, snapshot: Token, position: int) -> None:
