@@ -155,6 +155,10 @@ void bind_gather(nb::module_& module) {
                        "keys: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[numpy.uint8]) -> None"),
                "Copy rows of several tables into `out`, as `RowTable.gather` does; keys `bounds[k]` to `bounds[k + 1]` "
                "are those of table k.");
+    module.def(
+        "has_repeats",
+        [](const Keys& keys) { return has_repeats(std::span<const std::int64_t>(keys.data(), keys.size())); },
+        nb::arg("keys"), "Return whether a key occurs more than once.");
     module.def("map_file", &map_file, nb::arg("path"),
                "Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.");
 }

@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/prefetch.hpp"
 
@@ -86,6 +91,26 @@ void RowTable::gather(std::span<const std::int64_t> keys, std::byte* out) const 
         default:
             return copy_rows(keys, out);
     }
+}
+
+bool has_repeats(std::span<const std::int64_t> keys) {
+    if (keys.size() < 2) {
+        return false;
+    }
+    // An open-addressing table, at most half full: the places of the keys, counted from 1, and 0 where there is none.
+    const std::size_t slots = std::bit_ceil(2 * keys.size());
+    const int shift = 64 - std::countr_zero(slots);
+    std::vector<std::size_t> places(slots);
+    for (std::size_t place = 0; place < keys.size(); ++place) {
+        std::size_t slot = (static_cast<std::uint64_t>(keys[place]) * 0x9E3779B97F4A7C15U) >> shift;
+        for (; places[slot] != 0; slot = (slot + 1) % slots) {
+            if (keys[places[slot] - 1] == keys[place]) {
+                return true;
+            }
+        }
+        places[slot] = place + 1;
+    }
+    return false;
 }
 
 }  // namespace penstock

@@ -136,6 +136,21 @@ void gathers_in_many_threads() {
     }
 }
 
+void finds_repeats() {
+    expect(!penstock::has_repeats({}), "no keys have no repeats");
+    std::vector<std::int64_t> keys;
+    for (std::int64_t key = 0; key < 3000; ++key) {
+        keys.push_back(key * (key % 3 == 0 ? -(std::int64_t{1} << 40) : 4096));
+    }
+    expect(!penstock::has_repeats(keys), "different keys have no repeats, however they are spread");
+    for (const std::size_t place : {std::size_t{0}, std::size_t{1}, std::size_t{2998}}) {
+        const std::int64_t kept = keys.back();
+        keys.back() = keys[place];
+        expect(penstock::has_repeats(keys), "a key that occurs twice is a repeat, wherever it is");
+        keys.back() = kept;
+    }
+}
+
 void maps_files() {
     std::string path = (std::filesystem::temp_directory_path() / "penstock-XXXXXX").string();
     ::close(::mkstemp(path.data()));
@@ -179,6 +194,7 @@ int main() {
     refuses_keys_outside();
     refuses_bad_pieces();
     gathers_in_many_threads();
+    finds_repeats();
     maps_files();
     return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -213,6 +213,11 @@ def gather_rows(
     Copy rows of several tables into `out`, as `RowTable.gather` does; keys `bounds[k]` to `bounds[k + 1]` are those of table k.
     """
 
+def has_repeats(
+    keys: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+) -> bool:
+    """Return whether a key occurs more than once."""
+
 def map_file(path: bytes) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
     """
     Return a file's bytes, mapped into memory, as a read-only uint8 array that keeps no descriptor.

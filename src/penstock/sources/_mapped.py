@@ -75,6 +75,15 @@ class RowTable:
         _native.gather_rows([table.native for table in tables], bounds, keys, out.view(np.uint8))
 
 
+def has_repeats(keys: NDArray[np.int64]) -> bool:
+    """Return whether a key occurs more than once.
+
+    Args:
+        keys: int64, one axis.
+    """
+    return _native.has_repeats(keys)
+
+
 def map_file(path: str) -> NDArray[np.uint8]:
     """Return the bytes of a file as a read-only uint8 array over a memory map that keeps no descriptor.
 

@@ -23,6 +23,7 @@ from penstock._independent import independent
 from penstock.errors import InternalError, SourceError, UsageError
 from penstock.sources._arrays import Arrays
 from penstock.sources._as_source import AwaitedSource, check_unchanged, describe_key, source_length
+from penstock.sources._mapped import has_repeats
 from penstock.sources._range import Range
 from penstock.sources._source import Keys, Record, Source, name_of
 
@@ -235,9 +236,7 @@ def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
     if len(keys) == 1 or (_is_own(source) and not isinstance(source, AwaitedSource)):
         return records
     column = keys if keys.ndim == 1 else keys[:, 0]
-    ordered = column.copy()
-    ordered.sort()
-    if not np.count_nonzero(ordered[1:] == ordered[:-1]):  # mostly so
+    if not has_repeats(column):  # mostly so
         return records
     values, counts = np.unique(column, return_counts=True)
     places: list[int] = np.flatnonzero(np.isin(column, values[counts > 1])).tolist()
