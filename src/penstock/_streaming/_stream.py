@@ -207,7 +207,7 @@ def _content_of(element: Element) -> object:
     return structure, [_leaf_content(leaf) for leaf in leaves]
 
 
-def _leaf_content(leaf: Any) -> object:  # noqa: ANN401 - any leaf
+def _leaf_content(leaf: object) -> object:
     if is_array(leaf) and not leaf.dtype.hasobject:
         return leaf.tobytes()
     return leaf if type(leaf) in IMMUTABLE else None
