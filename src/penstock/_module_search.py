@@ -20,8 +20,12 @@ _FOUND: Final = sys.stdlib_module_names | {"__main__", "__mp_main__", "penstock"
 
 
 def current_path() -> list[str]:
-    """Return the module search path of this process, for a process that may have another working directory."""
-    return [entry or _original() for entry in sys.path]
+    """Return the module search path of this process, for a process that may have another working directory.
+
+    An entry that isn't text, such as a `Path`, is left out: `import` doesn't look there either.
+    """
+    entries: list[object] = [*sys.path]
+    return [entry or _original() for entry in entries if isinstance(entry, str)]
 
 
 def _original() -> str:

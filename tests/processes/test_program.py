@@ -43,6 +43,25 @@ if __name__ == "__main__":
         assert running.returncode == 0
 
 
+UNUSUAL = """
+if __name__ == "__main__":
+    from pathlib import Path
+    {}
+    for method in ("forkserver", "spawn"):
+        child = ChildProcess(answer, (), name="process", start_method=method)
+        child.wait()
+        print(child.pipe.recv()[1])
+        child.end(60)
+"""
+
+
+@pytest.mark.parametrize("statement", ["sys.path += [Path('lib'), b'lib']", "globals().pop('__spec__', None)"])
+def test_an_unusual_main_module(statement: str, tmp_path: Path) -> None:
+    """Entries of the path that `import` ignores, and the lack of a specification, as under `pdb`, change nothing."""
+    with program(BEGINNING + UNUSUAL.format(statement), tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("__mp_main__\n" * 2, "")
+
+
 def test_a_script_that_starts_them_unguarded(tmp_path: Path) -> None:
     """A script whose import starts processes ends with an error that says what to do."""
     with program(BEGINNING + "start()", tmp_path) as running:

@@ -8,6 +8,7 @@ import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -205,6 +206,7 @@ class _SeededPopen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         tracker = resource_tracker.getfd() or 0
+        vars(sys.modules["__main__"]).setdefault("__spec__", None)  # `spawn` needs it, and a script under `pdb` has none
         prepared = spawn.get_preparation_data(process_obj.name)
         if main_path() is None:
             prepared.pop("init_main_from_path", None)

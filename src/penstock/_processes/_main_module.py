@@ -45,8 +45,7 @@ def has_cloudpickle() -> bool:
 
 def is_importable() -> bool:
     """Return whether `multiprocessing` has its processes import the main module, guarded or not."""
-    main = _main()
-    name = getattr(main.__spec__, "name", None)
+    name = getattr(getattr(_main(), "__spec__", None), "name", None)  # `pdb` runs a script without a specification
     if name is not None:
         return name != "__main__" and not name.endswith(".__main__")
     path = main_path()
