@@ -28,6 +28,18 @@ def current_path() -> list[str]:
     return [entry or _original() for entry in entries if isinstance(entry, str)]
 
 
+def edited_file(name: str) -> str | None:
+    """Return the source of a loaded module of the user's own; None for one that is installed, or has no source."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py") or name.partition(".")[0] in _FOUND:
+        return None
+    return None if _is_installed(path) else path
+
+
+def _is_installed(path: str) -> bool:
+    return bool(_INSTALLED & {*path.split(os.sep)})
+
+
 def _original() -> str:
     running: Any = sys.modules.get("multiprocessing.process")
     return getattr(running, "ORIGINAL_DIR", None) or ""
@@ -86,7 +98,7 @@ def _is_same(spec: ModuleSpec | None, name: str) -> bool:
     if not spec.has_location or spec.origin is None:
         return False  # a folder, while the module has a file
     # An installed package may have copies: ray, for one, imports a psutil of its own.
-    if spec.origin == ours or _INSTALLED & {*ours.split(os.sep)}:
+    if spec.origin == ours or _is_installed(ours):
         return True
     with suppress(OSError):
         return os.path.samefile(spec.origin, ours)

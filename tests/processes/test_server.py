@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import psutil
 import pytest
@@ -155,6 +156,35 @@ def test_modules_that_the_program_loads_again(make_function: MakeFunction, tmp_p
             assert server_of(first.pid) == server_of(second.pid)
         os.kill(first.pid, signal.SIGTERM)
         assert first.death().exit_code == -signal.SIGTERM
+
+
+def test_modules_whose_code_the_program_replaces(make_function: MakeFunction, tmp_path: Path) -> None:
+    """Processes have what a notebook's reloader puts into the module, and don't follow an edit that the program lacks.
+
+    The module's file is read again only once its functions or constants have changed as the file says.
+    """
+    file = tmp_path / "penstock_test_edited.py"
+    text = "calls = 0\nclass Made:\n    scale = {}\ndef run(pipe, *_): pipe.send({}Made.scale), pipe.poll(None)"
+    function = make_function(file.stem, text.format("2 / 1", ""))
+    module = vars(sys.modules[file.stem])
+
+    def sent() -> object:
+        with supervised(function) as supervisor:
+            return received(supervisor.start("process", ()))
+
+    assert sent() == 2
+    file.write_text(MODULE + text.format("3 / 1", "-"))
+    module["calls"] = 1
+    assert sent() == 2
+    replaced: dict[str, Any] = {}
+    exec(text.format("3 / 1", "-"), replaced)  # so does `%autoreload`
+    function.__code__ = replaced["run"].__code__
+    assert sent() == -3
+    file.write_text(MODULE + text.format("4000 / 1", "-"))
+    module["calls"] = 2
+    assert sent() == -3
+    module["Made"].scale = 4000.0
+    assert sent() == -4000
 
 
 def test_killed_while_the_server_imports(make_function: MakeFunction, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ class _SeededPopen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         tracker = resource_tracker.getfd() or 0
-        vars(sys.modules["__main__"]).setdefault("__spec__", None)  # `spawn` needs it, and a script under `pdb` has none
+        vars(sys.modules["__main__"]).setdefault("__spec__", None)  # `spawn` needs it; a script under `pdb` has none
         prepared = spawn.get_preparation_data(process_obj.name)
         if main_path() is None:
             prepared.pop("init_main_from_path", None)

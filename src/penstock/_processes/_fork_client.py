@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection, reduction, resource_tracker, spawn, util
-from types import ModuleType
 from typing import Any, Final, NotRequired, TypedDict
 
 from penstock._module_search import current_path
@@ -46,6 +45,7 @@ from penstock._processes._fork_server import (
 )
 from penstock._processes._named_modules import modules_of
 from penstock._processes._patience import SERVER_ANSWER_SECONDS, SERVER_END_SECONDS
+from penstock._processes._reloads import LoadedModules
 from penstock.errors import InternalError
 
 _NEEDED: Final = ("numpy.random",)  # NumPy imports it late, and every child process seeds it
@@ -106,7 +106,7 @@ class Server:
             command = [spawn.get_executable(), *flags(), "-c", _PROGRAM, json.dumps(begun)]
             self.pid = spawn_python(command, [control, program, tracker])
         self._watched: Final = os.pidfd_open(self.pid)
-        self._modules = _loaded()
+        self._modules = LoadedModules()
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         """Send a message to the server.
@@ -116,18 +116,13 @@ class Server:
         """
         socket.send_fds(self._control, [message], descriptors)
 
-    def follow_reloads(self, loaded: dict[str, object]) -> None:
+    def follow_reloads(self) -> None:
         """Have the server forget the modules that the program has loaded again since the last call.
-
-        Args:
-            loaded: of `_loaded`.
 
         Raises:
             OSError: it has ended.
         """
-        reloaded = [name for name, spec in self._modules.items() if loaded.get(name, spec) is not spec]
-        self._modules |= loaded
-        if reloaded:
+        if reloaded := self._modules.take_changed():
             with _memory(json.dumps(reloaded).encode()) as memory:
                 self.send(RELOADED, [memory])
 
@@ -212,10 +207,9 @@ class Servers:
     def follow_reloads(self) -> None:
         """Have all processes that are started from now on import modules as the program has them now."""
         with self._lock:
-            loaded = _loaded() if self._servers else {}
             for server in self._servers.values():
                 with suppress(OSError):  # it has been killed, and the next one has no modules yet
-                    server.follow_reloads(loaded)
+                    server.follow_reloads()
 
     @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:
@@ -452,13 +446,6 @@ def spawning(popen: object) -> Generator[None]:
         yield
     finally:
         context.set_spawning_popen(None)
-
-
-def _loaded() -> dict[str, object]:
-    """Return the specification of each loaded module; a reload, or the import of another module, makes another one."""
-    modules = sys.modules.copy().items()
-    # A module of another type, such as a lazy one, may load something when it is looked at.
-    return {name: vars(module).get("__spec__") for name, module in modules if type(module) is ModuleType}
 
 
 @contextmanager

@@ -18,8 +18,8 @@ Guarantees:
     itself. To get rid of the threads, the server executes itself again in the same process, without that module and
     those that import it; its children stay its children.
   - If the program has loaded a module again that the server has, by `importlib.reload` or as another module of that
-    name, the server executes itself again before the next owner of processes starts any. So it imports all modules as
-    they are then.
+    name, or has replaced its code as `%autoreload` does, the server executes itself again before the next owner of
+    processes starts any. So it imports all modules as they are then.
   - It ends with the program, also in the middle of an import, and then kills the processes that it has forked.
 """
 
