@@ -177,6 +177,22 @@ def get_default_dtype():
     return "torch.float32"
 
 
+def get_float32_matmul_precision():
+    return "highest"
+
+
+def get_deterministic_debug_mode():
+    return 0
+
+
+def is_grad_enabled():
+    return True
+
+
+def is_autocast_enabled(device):
+    return False
+
+
 def get_rng_state():
     return State()
 

@@ -1,5 +1,7 @@
 """Batches of our datasets as torch tensors: the same values, over the same memory, and clear errors elsewhere."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,20 +67,41 @@ def test_leaves_that_are_not_arrays_are_kept() -> None:
     }
 
 
-def spaced(number: int) -> Any:
-    """Return a tensor of torch's default dtype."""
-    return torch.linspace(0, number, 3)
+def settings(number: int) -> Any:
+    """Return torch's settings, and values that depend on some of them."""
+    product = torch.ones(2, 2) @ torch.ones(2, 2)
+    denormal = (torch.tensor(2.0**-1050, dtype=torch.float64) * number).item()
+    found = (torch.linspace(0, number, 3).dtype, product.dtype, denormal, torch.is_grad_enabled())
+    return str((*found, torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()))
 
 
-@pytest.mark.parametrize("place", [{}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}])
-def test_the_default_dtype_is_that_of_the_program(place: dict[str, Any]) -> None:
-    """Functions make tensors of the dtype that the program has set, wherever they run."""
+@contextmanager
+def other_settings() -> Generator[None]:
+    """Have other settings of torch than those that it begins with."""
     torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    torch.use_deterministic_algorithms(mode=True)
+    torch.set_flush_denormal(True)
     try:
-        with door.Loader(ps.range(3).map(spaced).batch(3), **place) as loader:
-            assert [batch.dtype for batch in loader] == [torch.float64]
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            yield
     finally:
+        torch.set_flush_denormal(False)
+        torch.use_deterministic_algorithms(mode=False)
+        torch.set_float32_matmul_precision("highest")
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "place", [{"num_workers": 1, "workers": "threads"}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}]
+)
+def test_torch_has_the_settings_of_the_program(place: dict[str, Any]) -> None:
+    """Functions compute with torch as the thread that starts the workers does, wherever they run."""
+    dataset = ps.range(1, 2).map(settings).batch(1)
+    plain = settings(1)
+    with other_settings(), door.Loader(dataset, **place) as loader:
+        assert list(loader) == [[settings(1)]]
+        assert settings(1) != plain
 
 
 @pytest.mark.parametrize("workers", [0, 2])

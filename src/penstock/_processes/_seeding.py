@@ -12,9 +12,8 @@ Guarantees:
     process that never imports torch never pays for it. Where the parent hasn't loaded torch, its seed derives from
     `random`.
 
-A program may set torch's default dtype, in which `torch.linspace` and other functions make tensors, how NumPy treats
-floating-point errors, and the context of `decimal`. They come with the seeds, so that functions return the same in
-worker processes as without them.
+A program may set how torch computes (`penstock._torch_settings`), how NumPy treats floating-point errors, and the
+context of `decimal`. They come with the seeds, so that functions return the same in worker processes as without them.
 
 There are two ways to take seeds from the parent. `draw_seeds` draws from its generators, as torch's DataLoader does: a
 program that seeds them a second time gets the same draws a second time. That moves the generators that training may
@@ -39,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock._seeds import derive
+from penstock._torch_settings import TorchSettings, adopt_torch_settings, loaded_torch, torch_settings
 
 if TYPE_CHECKING:
     from decimal import Context as DecimalContext
@@ -58,7 +58,7 @@ class GlobalSeeds(NamedTuple):
         python: of `random`.
         numpy: of NumPy's legacy generator.
         torch: of torch's default generators.
-        torch_dtype: the name of torch's default dtype; empty if the program has not set it.
+        torch_settings: those of the program and the thread that starts the process.
         numpy_errors: as `numpy.geterr` returns them; None to leave them alone.
         decimal_context: the current context of `decimal`; None if the program has not set it.
     """
@@ -66,7 +66,7 @@ class GlobalSeeds(NamedTuple):
     python: int
     numpy: int
     torch: int
-    torch_dtype: str = ""
+    torch_settings: TorchSettings = TorchSettings()
     numpy_errors: "dict[str, Any] | None" = None
     decimal_context: "DecimalContext | None" = None
 
@@ -80,7 +80,7 @@ def draw_seeds() -> GlobalSeeds:
     """Return seeds for a group of processes, drawn from this process's global generators."""
     python = random.getrandbits(64)
     numpy = int.from_bytes(np.random.bytes(8), "little")
-    torch: Any = _loaded_torch()
+    torch: Any = loaded_torch()
     if torch is None:
         return _with_settings(python, numpy, python)
     return _with_settings(python, numpy, int(torch.empty((), dtype=torch.int64).random_()))
@@ -90,7 +90,7 @@ def observe_seeds() -> GlobalSeeds:
     """Return seeds for a group of processes, from this process's global generators, which stay as they are."""
     python = _digest(random.getstate())
     numpy = _digest(np.random.get_state(legacy=False))
-    torch: Any = _loaded_torch()
+    torch: Any = loaded_torch()
     loaded = python if torch is None else _digest(torch.get_rng_state().numpy().tobytes())
     return _with_settings(python, numpy, loaded).child(next(_observed))
 
@@ -110,11 +110,11 @@ def seed_process(seeds: GlobalSeeds) -> None:
     random.seed(derive(seeds.python, "random"))
     np.random.seed([derive(seeds.numpy, "numpy", word) & 0xFFFFFFFF for word in range(_WORDS)])
     seed = derive(seeds.torch, "torch") & _SIGNED
-    torch: Any = _loaded_torch()
+    torch: Any = loaded_torch()
     if torch is not None:
-        _set_up(torch, seed, seeds.torch_dtype)
+        _set_up(torch, seed, seeds.torch_settings)
     elif _TORCH not in sys.modules:
-        sys.meta_path.insert(0, _TorchFinder(seed, seeds.torch_dtype))
+        sys.meta_path.insert(0, _TorchFinder(seed, seeds.torch_settings))
 
 
 def seed_pool_process(seeds: GlobalSeeds) -> None:
@@ -127,7 +127,7 @@ def seed_pool_process(seeds: GlobalSeeds) -> None:
 
 
 def _with_settings(python: int, numpy: int, torch: int) -> GlobalSeeds:
-    return GlobalSeeds(python, numpy, torch, _torch_dtype(), {**np.geterr()}, _decimal_context())
+    return GlobalSeeds(python, numpy, torch, _settings_of_torch(), {**np.geterr()}, _decimal_context())
 
 
 def _decimal_context() -> "DecimalContext | None":
@@ -140,25 +140,17 @@ def _decimal_context() -> "DecimalContext | None":
     return None if repr(context) == repr(decimal.Context()) else context
 
 
-def _loaded_torch() -> ModuleType | None:
-    torch = sys.modules.get(_TORCH)
-    return torch if hasattr(torch, "default_generator") else None  # missing while torch is being imported
+def _settings_of_torch() -> TorchSettings:
+    """Return the settings of torch; before it is loaded those of the process that started this one."""
+    if loaded_torch() is None:
+        return next((each.settings for each in sys.meta_path if isinstance(each, _TorchFinder)), TorchSettings())
+    return torch_settings()
 
 
-def _torch_dtype() -> str:
-    """Return the name of torch's default dtype, if a program has set it here or in a process that started this one."""
-    torch: Any = _loaded_torch()
-    if torch is None:
-        return next((finder.dtype for finder in sys.meta_path if isinstance(finder, _TorchFinder)), "")
-    name = str(torch.get_default_dtype()).rpartition(".")[2]
-    return "" if name == "float32" else name
-
-
-def _set_up(module: ModuleType, seed: int, dtype: str) -> None:
+def _set_up(module: ModuleType, seed: int, settings: TorchSettings) -> None:
     torch: Any = module
     torch.manual_seed(seed)
-    if dtype:
-        torch.set_default_dtype(getattr(torch, dtype))
+    adopt_torch_settings(settings)
 
 
 def _digest(state: object) -> int:
@@ -171,12 +163,12 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     To seed it before each piece of work would be too late for a function that imports torch and draws at once.
 
     Attributes:
-        dtype: the name of torch's default dtype, as in `GlobalSeeds`.
+        settings: of torch, as in `GlobalSeeds`.
     """
 
-    def __init__(self, seed: int, dtype: str) -> None:
+    def __init__(self, seed: int, settings: TorchSettings) -> None:
         self._seed = seed
-        self.dtype = dtype
+        self.settings = settings
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -198,7 +190,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         """Seed torch, which was just imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        _set_up(module, self._seed, self.dtype)
+        _set_up(module, self._seed, self.settings)
 
 
 class _SeedingLoader(importlib.abc.Loader):

@@ -89,6 +89,21 @@ class Spaced(Numbers):
         return torch.linspace(0, index, 3)
 
 
+class Encoded(Numbers):
+    """Results of a module's weight, which can't be sent while gradients are recorded."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index * torch.nn.Parameter(torch.ones(2))
+
+
+def without_gradients(loader: Loader) -> object:
+    """Load while no gradients are recorded, in both ways."""
+    with torch.no_grad():
+        found = list(loader(Encoded(6), num_workers=1, batch_size=3))
+    with torch.inference_mode():
+        return [*found, *loader(Encoded(6), num_workers=1, batch_size=3)]
+
+
 def in_double(loader: Loader) -> object:
     """Load with another default dtype."""
     torch.set_default_dtype(torch.float64)
@@ -116,6 +131,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": lambda loader: list(loader(Numbers(), num_workers=2, sampler=[])),
     "default dtype": in_double,
+    "without gradients": without_gradients,
     "drawing": lambda loader: drawing_too(loader, Numbers(400), num_workers=2, batch_size=3),
     "drawing, at once": lambda loader: drawing_too(loader, AtOnce(), num_workers=1, batch_size=3),
     "drawing, single": lambda loader: drawing_too(loader, Numbers(400), num_workers=1, batch_size=None),
