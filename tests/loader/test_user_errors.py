@@ -3,6 +3,7 @@
 import select
 import threading
 import traceback
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -222,6 +223,23 @@ def test_the_iterator_continues_after_any_exception(
             except kind:
                 assert loader.state_dict()["step"] == len(found)
         assert found == [ORDER[i : i + 4] for i in range(0, 40, 4)]
+
+
+ENDS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError]
+
+
+def ends_programs(number: int) -> int:
+    """Raise what ends programs, threads or coroutines."""
+    raise ENDS[number]("by the function")
+
+
+def test_what_ends_programs_arrives_from_a_helper() -> None:
+    """An isolated loader raises it with its type, as a loader in the program's own process does."""
+    with ps.Loader(ps.range(4).map(ends_programs).batch(1), isolated=True) as loader:
+        for step, kind in enumerate(ENDS):
+            loader.seek(step)
+            with pytest.raises(kind, match="by the function"):
+                next(iter(loader))
 
 
 def ragged(number: int) -> NDArray[np.float64]:

@@ -52,7 +52,7 @@ from penstock._processes import (
     Supervisor,
     is_imported,
     observe_seeds,
-    unpack_error,
+    unpack_raised,
 )
 from penstock._readings import words_for_helper
 from penstock._runtime._batches import Remaining, StepRange, Unit
@@ -616,7 +616,7 @@ class HelperSupplier(ReceivedSupplier):
             return Received(batches, reports, None)
         self._is_running = False
         packed_error = reports[0].error if reports else None
-        return Received(batches, reports, EndOfEpoch() if packed_error is None else unpack_error(packed_error))
+        return Received(batches, reports, EndOfEpoch() if packed_error is None else unpack_raised(packed_error))
 
     def _count(self, report: BatchReport) -> None:
         super()._count(report)
