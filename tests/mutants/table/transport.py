@@ -39,7 +39,7 @@ TRANSPORT: Final[Faults] = {
             *("failures/test_lost_interrupts.py", "loader/test_signal_handlers.py"),
         ),
         "daemon thread: its end isn't signalled where the work fails": (
-            *("try:\n work()\n finally:\n ended.ring()", "try:\n        work()\n        ended.ring()\n    finally:"),
+            *("work()\n finally:\n ended.ring()", "work()\n        ended.ring()\n    finally:"),
             "os/test_daemon_thread.py",
         ),
     },
