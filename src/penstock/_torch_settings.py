@@ -57,14 +57,14 @@ def thread_settings() -> ThreadSettings:
     torch: Any = loaded_torch()
     if torch is None:
         return ThreadSettings()
-    casts = torch.is_autocast_enabled(_HOST)
+    casts = hasattr(torch, "get_autocast_dtype") and torch.is_autocast_enabled(_HOST)  # since torch 2.4
     return ThreadSettings(torch.is_grad_enabled(), _name(torch.get_autocast_dtype(_HOST)) if casts else "")
 
 
 def torch_settings() -> TorchSettings:
     """Return the settings of this program and this thread."""
     torch: Any = loaded_torch()
-    if torch is None:
+    if not hasattr(torch, "get_float32_matmul_precision"):  # another thread is importing it, if it is there
         return TorchSettings()
     precision = ""
     with Caught(RuntimeError):  # the program sets it for each backend

@@ -189,10 +189,6 @@ def is_grad_enabled():
     return True
 
 
-def is_autocast_enabled(device):
-    return False
-
-
 def get_rng_state():
     return State()
 
