@@ -26,7 +26,7 @@ from penstock._caught import Caught
 from penstock._dataset import Dataset
 from penstock._graph import Cache, Element, Map, Node, Read, outermost_batch, parents_of, walk, with_parents
 from penstock._independent import copied
-from penstock._tree import flatten, leaf_bytes, map_leaves
+from penstock._tree import element_bytes, map_leaves
 from penstock.errors import UsageError
 from penstock.observe import Report, WhatIf
 from penstock.observe._verdict import MORE_AHEAD, MORE_MEMORY
@@ -203,7 +203,7 @@ def _some(elements: Iterator[Element], ends: float) -> list[Element]:
     size = 0
     for element in islice(elements, _MOST_RESULTS):
         results.append(copied(element))
-        size += sum(map(leaf_bytes, flatten(element)[0]))
+        size += element_bytes(element)
         if perf_counter() > ends or size > _MOST_BYTES:
             break
     return results

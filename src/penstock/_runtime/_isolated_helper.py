@@ -64,7 +64,7 @@ from penstock._runtime._shared_values import read
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token, made_token
-from penstock._tree import flatten, leaf_bytes
+from penstock._tree import element_bytes
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError, WorkerError
 from penstock.events import Event
 from penstock.transport import Arena, Sender, Steps
@@ -469,7 +469,7 @@ class _Helper:
         try:
             slots = self._run_steps(lambda: self._sender.sending(message))
         except UsageError as error:
-            size, most = sum(map(_size_bytes, batches)), self._sender.arena.max_bytes
+            size, most = sum(map(element_bytes, batches)), self._sender.arena.max_bytes
             if most is None or size <= most:
                 raise
             raise UsageError(
@@ -550,7 +550,7 @@ class Outbox:
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
         self._reports.append(self._report(token))
-        size_bytes = _size_bytes(batch)
+        size_bytes = element_bytes(batch)
         self._bytes += size_bytes
         self._has_large |= size_bytes >= SHARED_BYTES
 
@@ -611,12 +611,6 @@ class Outbox:
     def drop(self) -> None:
         """Discard the collected batches."""
         self._batches, self._reports, self._bytes, self._has_large = [], [], 0, False
-
-
-def _size_bytes(batch: Element) -> int:
-    """Return about how large a batch's leaves are."""
-    leaves, _ = flatten(batch)
-    return sum(map(leaf_bytes, leaves))
 
 
 def inner_plan(plan: Plan) -> Plan:

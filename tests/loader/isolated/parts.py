@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,14 @@ def refuse() -> Unreadable:
 def most_in_flight(loader: ps.Loader) -> float:
     """Return the largest number of bytes in flight in an epoch."""
     return max(loader.stats()["bytes_in_flight"] for _ in loader)
+
+
+@dataclass
+class Counted:
+    """Numbers, and how many; the constructor doesn't take that."""
+
+    numbers: list[int]
+    count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = len(self.numbers)

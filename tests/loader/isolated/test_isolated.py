@@ -30,6 +30,13 @@ def test_the_consumers_process_computes_nothing(num_workers: int, workers: Any) 
         assert "in a helper process" in repr(loader)
 
 
+def test_a_batch_may_be_a_dataclass_that_computes_a_field() -> None:
+    """Its constructor doesn't take the field, so the batch is pickled whole."""
+    dataset = ps.range(20).batch(4, merge=parts.Counted)
+    with isolated(dataset) as loader:
+        assert list(loader) == list(dataset)
+
+
 def test_other_tasks_run_while_the_helper_starts() -> None:
     """`async for` lets other tasks run while it waits for the first batch of a new process."""
     ran: list[str] = []
