@@ -112,8 +112,8 @@ def test_batches_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
 
 @in_places("inline", "threads", "processes", "isolated")
 def test_batches_have_the_same_values_everywhere(place: dict[str, Any]) -> None:
-    """A helper process sends tensors in C order, and none with a gradient."""
-    kinds = {**KINDS, **WITH_GAPS}
+    """A helper process sends tensors in C order."""
+    kinds = {**KINDS, **WITH_GAPS, **WITH_MORE}
     _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=False)
 
 

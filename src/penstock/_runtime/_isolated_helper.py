@@ -79,6 +79,7 @@ Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64
 Where `bounds` is an array, all batches are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
 bounds[i + 1]): then several batches cost hardly more than one. `reports` is pickled.
 """
+_ONLY_BATCH: Final = "[2][0]"  # the path of the only batch in its message
 
 
 class Setup(NamedTuple):
@@ -571,8 +572,10 @@ class Outbox:
         except UsageError as error:
             if len(batches) == 1:
                 self.failing = reports[0].token
+                refused = str(error).removeprefix(_ONLY_BATCH)
+                got = f"that{refused}" if refused.startswith(" ") else f"of which {refused}"
                 raise UsageError(
-                    f"a batch must be able to leave the helper process of isolated=True; got one of which {error}"
+                    f"a batch must be able to leave the helper process of isolated=True; got one {got}"
                 ) from error
         else:
             return

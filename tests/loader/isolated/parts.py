@@ -135,7 +135,12 @@ def strange(number: int) -> int:
 
 def unsendable(elements: list[Any]) -> Any:
     """Merge one of the batches into a value that can't be sent."""
-    return (lambda: None) if DEADLY in elements else elements
+    return {"lock": threading.Lock()} if DEADLY in elements else elements
+
+
+def lock(_number: int) -> Any:
+    """Return a value that can't be sent."""
+    return threading.Lock()
 
 
 class Refused:

@@ -38,15 +38,24 @@ def test_an_unsendable_error_is_a_worker_error() -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_unsendable_batch_is_an_error(*, ordered: bool) -> None:
-    """The error names the rule and the step; in order it comes in the batch's place."""
+    """The error names the rule, the part and the step; in order it comes in the batch's place."""
     with isolated(ps.range(100).batch(4, merge=parts.unsendable), 2, ordered=ordered) as loader:
         found: list[int] = []
         batches = iter(loader)
         for _ in range(2):
-            with pytest.raises(UsageError, match="must be able to leave the helper process") as caught:
+            with pytest.raises(UsageError, match=r"leave the helper process .* one of which \['lock'\] has") as caught:
                 found.extend(batch[0] for batch in batches)
             assert any("while making the batch of step 9:" in note for note in caught.value.__notes__)
         assert found == [*range(0, 36, 4)] or not ordered
+
+
+def test_an_unsendable_element_is_an_error() -> None:
+    """An element that is no container has no path."""
+    with (
+        isolated(ps.range(4).map(parts.lock)) as loader,
+        pytest.raises(UsageError, match=r"; got one that has the type _thread\.lock"),
+    ):
+        list(loader)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -4,6 +4,7 @@ import fractions
 import hashlib
 import threading
 from dataclasses import dataclass, field, make_dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +124,12 @@ def test_pickled_leaves_arrive(copy: bool) -> None:  # noqa: FBT001 - pytest pas
     assert received["b"][2].tolist() == [None, "a"]
     assert type(received["b"][3]) is np.matrix
     assert array.tolist() == list(range(20_000))
+
+
+def test_leaves_that_only_cloudpickle_sends_arrive() -> None:
+    """As they do from worker processes."""
+    pytest.importorskip("cloudpickle")
+    assert crossed(MappingProxyType({"a": 1}), allow_pickle=True)["a"] == 1
 
 
 def test_the_size_of_pickles_is_no_part_of_the_layout() -> None:

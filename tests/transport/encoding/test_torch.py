@@ -120,11 +120,14 @@ def test_other_tensors_are_refused(make: Any, message: str) -> None:
 
 
 def test_other_tensors_may_be_pickled() -> None:
-    """With consent, a sparse tensor arrives sparse, and attributes are kept; one that requires_grad is refused."""
+    """With consent, a sparse tensor arrives sparse; attributes are kept, and so is requires_grad."""
     sparse = torch.tensor([0.0, 3.0]).to_sparse()
     received = crossed([sparse], allow_pickle=True)[0]
     assert received.layout == torch.sparse_coo
     assert received.to_dense().tolist() == [0, 3]
     assert crossed([with_scale()], allow_pickle=True)[0].scale == 3
-    with pytest.raises(UsageError, match="requires_grad"):
-        message_of(torch.zeros(2, requires_grad=True), allow_pickle=True)
+    wanted = torch.ones(2, requires_grad=True)
+    for tensor in (wanted, wanted * 3):
+        received = crossed(tensor, allow_pickle=True)
+        assert received.requires_grad
+        assert received.tolist() == tensor.tolist()

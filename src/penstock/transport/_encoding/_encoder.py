@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock import _tensors as tensors
 from penstock._memory import aligned
-from penstock._pickles import Pickled, dump, dump_by_value
+from penstock._pickles import Pickled, dump_by_value
 from penstock._tree import subject
 from penstock.errors import UsageError
 from penstock.transport._bytes import Bytes
@@ -44,10 +44,7 @@ MAX_LAYOUTS: Final = 256  # a decoder must keep those of all encoders that send 
 _LARGE_BYTES: Final = 65_536  # larger blobs are copied by NumPy, which starts more slowly and releases the GIL
 _MAX_TEXTS: Final = 256
 _TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may differ
-_REMEDY: Final = (
-    "Convert it to arrays, numbers or text, call register_container() for its type, or pass allow_pickle=True on both "
-    "sides if they are processes of your own."
-)
+_REMEDY: Final = "Convert it to arrays, numbers or text, or call register_container() for its type"
 
 
 class Encoded(NamedTuple):
@@ -357,9 +354,7 @@ def _take_scalar(leaf: np.generic, parts: _Parts) -> None:
 
 
 def _take_tensor(leaf: Tensor, parts: _Parts) -> None:
-    if not tensors.detached(leaf):
-        raise _RefusedError("is a tensor that requires_grad, and its graph can't be sent. Send tensor.detach().")
-    obstacle = tensors.obstacle(leaf) or _attributes(leaf)
+    obstacle = _obstacle(leaf)
     if obstacle:
         if not parts.allow_pickle:
             raise _RefusedError(
@@ -377,8 +372,13 @@ def _take_tensor(leaf: Tensor, parts: _Parts) -> None:
         _take_device_tensor(leaf, parts)
 
 
-def _attributes(leaf: Tensor) -> str:
-    """Return that a tensor has attributes, with the remedy; empty if it has none."""
+def _obstacle(leaf: Tensor) -> str:
+    """Return the reason why a tensor can't be sent as its bytes, with the remedy; empty if it can."""
+    if not tensors.detached(leaf):
+        return "is a tensor that requires_grad, and its graph can't be sent; send .detach()"
+    obstacle = tensors.obstacle(leaf)
+    if obstacle:
+        return obstacle
     names = ", ".join(map(repr, vars(leaf)))
     return names and f"is a tensor with attributes ({names}); send .detach(), and their values as leaves"
 
@@ -423,12 +423,14 @@ def _take_pickled(leaf: object, parts: _Parts) -> None:
     if dtype is not None:
         kind = f"{kind} with the dtype {dtype}"
     if not parts.allow_pickle:
-        raise _RefusedError(f"has the type {kind}, which only pickle can send. {_REMEDY}")
+        raise _RefusedError(
+            f"has the type {kind}, which only pickle can send. {_REMEDY}, or pass allow_pickle=True on both "
+            "sides if they are processes of your own."
+        )
     try:
-        is_of_script = type(leaf).__module__ == "__main__"  # which other processes may not import
-        pickled = dump_by_value(leaf) if is_container or is_of_script else dump(leaf)
+        pickled = dump_by_value(leaf)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise _RefusedError(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}") from error
+        raise _RefusedError(f"has the type {kind}, which pickle can't send ({error}). {_REMEDY}.") from error
     parts.keys.append(("pickle",))
     parts.values.append(pickled.nbytes)
     parts.blobs.append(pickled)
