@@ -230,6 +230,12 @@ def memory_order(array: NDArray[Any]) -> tuple[int, ...] | None:
     return axes if array.transpose(axes).flags.c_contiguous else None
 
 
+def tensor_order(tensor: "torch.Tensor") -> tuple[int, ...] | None:
+    """Return the axes of a tensor as `memory_order` does; None for one of another kind than `array_of` takes, too."""
+    array = array_of(tensor)
+    return None if array is None else memory_order(array)
+
+
 def arrays_of(tensors: Sequence[Any]) -> list[NDArray[Any]] | None:
     """Return arrays over the memory of tensors, as NumPy converts them; None if one can't be converted."""
     try:

@@ -75,6 +75,8 @@ def _arranged(array: NDArray[Any], how: str) -> NDArray[Any]:
     match how:
         case "fortran":
             return np.asfortranarray(array)
+        case "permuted":
+            return np.moveaxis(array, -1, array.ndim // 2) if array.ndim else array
         case "strided":
             return np.repeat(array, 2, axis=-1)[..., ::2] if array.ndim else array
         case "reversed":
@@ -89,7 +91,7 @@ def _arranged(array: NDArray[Any], how: str) -> NDArray[Any]:
 ARRAYS = st.builds(
     _arranged,
     st.builds(_filled, DTYPES.filter(lambda dtype: dtype.itemsize > 0), SHAPES, st.integers(0, 255)),
-    st.sampled_from(["plain", "fortran", "strided", "reversed", "read-only"]),
+    st.sampled_from(["plain", "fortran", "permuted", "strided", "reversed", "read-only"]),
 )
 SCALARS = st.one_of(
     st.sampled_from([np.dtype(character).type(1) for character in "?bBhHiIlLqQefdgFDG"]),
@@ -147,7 +149,7 @@ def _assert_same_handle(sent: Element, received: Element) -> None:
 
 
 def assert_same(sent: Element, received: Element) -> None:
-    """Fail unless two elements are the same: types, values, NaNs, dtypes, shapes, order of keys and of arrays."""
+    """Fail unless two elements are the same: types, values, NaNs, dtypes, shapes, order of keys and of axes."""
     kind = cast("type[object]", type(sent))
     assert type(received) is (np.ndarray if kind is np.memmap else kind)
     children = _children(sent)
@@ -182,7 +184,10 @@ def _assert_same_array(sent: Any, received: Any) -> None:
     assert sent.dtype.isalignedstruct == received.dtype.isalignedstruct
     assert sent.tobytes() == received.tobytes() or repr(sent.tolist()) == repr(received.tolist())
     if isinstance(sent, np.ndarray):
-        assert sent.flags.fnc == received.flags.fnc
+        array: NDArray[Any] = sent
+        assert array.flags.fnc == received.flags.fnc
+        if 1 not in array.shape and np.empty_like(array).strides == array.strides:  # no gaps
+            assert array.strides == received.strides
 
 
 def written(message: Encoded) -> NDArray[np.uint8]:

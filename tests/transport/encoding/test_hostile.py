@@ -126,6 +126,12 @@ JSON_VALUES = st.recursive(
 @example(["dict", [["float", "0x1p999999"]], [None]], [["none"]], b"", b"")
 @example(["dict", [["tuple", [["bytes", "0"]]]], [None]], [["none"]], b"", b"")
 @example(None, [["tensor", "float32", [1 << 60], False]], b"", bytes(64))
+@example(None, [["permuted", [1, 1], "array", "<f", [2, 2], False, False]], b"", bytes(64))
+@example(None, [["permuted", [1, 0], "array", "<f", [2], False, False]], b"", bytes(64))
+@example(None, [["permuted", [True, 0], "array", "<f", [2, 2], False, False]], b"", bytes(64))
+@example(None, [["permuted", 1, "tensor", "float32", [2, 2], False]], b"", bytes(64))
+@example(None, [["permuted", [0], "scalar", "<f"]], b"", bytes(64))
+@example(None, [["permuted"]], b"", bytes(64))
 @example(None, [["tensor", "Tensor", [1], False]], b"", bytes(64))
 def test_made_up_descriptions_are_message_errors(tree: Any, leaves: Any, values: bytes, memory: bytes) -> None:
     """Any JSON in place of a tree and leaves gives an element or a MessageError."""

@@ -210,6 +210,8 @@ def _leaves(message: _Message, places: Sequence[object]) -> list[object]:
 def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     """Return an array, scalar or tensor from the message's memory, which the caller found large enough."""
     start = leaf.start or 0
+    if leaf.axes is not None:
+        return _permuted(leaf, leaf.axes, message)
     if leaf.strides is not None:
         return _strided(leaf, leaf.strides, message)
     if isinstance(leaf, TensorLeaf):
@@ -223,6 +225,11 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
         scalar: object = array.copy()[()]
         return scalar
     return array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array
+
+
+def _permuted(leaf: ArrayLeaf | TensorLeaf, axes: tuple[int, ...], message: _Message) -> object:
+    contiguous: Any = _array(dataclasses.replace(leaf, axes=None), message)
+    return contiguous.permute(axes) if isinstance(leaf, TensorLeaf) else contiguous.transpose(axes)
 
 
 def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _Message) -> object:

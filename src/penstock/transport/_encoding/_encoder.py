@@ -317,25 +317,33 @@ def _take_array(leaf: NDArray[Any], parts: _Parts) -> None:
     if text is None:
         _take_pickled(leaf, parts)
         return
-    flags, place = leaf.flags, None
     # NumPy's allocator made the data of an array that owns it, so the data is never in shared memory.
-    if parts.locate is not None and leaf.base is not None and leaf.nbytes >= parts.least_located_bytes:
+    locate = None if leaf.base is None or leaf.nbytes < parts.least_located_bytes else parts.locate
+    axes = None if leaf.flags.forc else tensors.memory_order(leaf)
+    leaf = leaf if axes is None else leaf.transpose(axes)
+    flags, place = leaf.flags, None
+    if locate is not None:
         address: int = leaf.__array_interface__["data"][0]
         if flags.forc:
-            place = parts.locate(address, leaf.nbytes)
+            place = locate(address, leaf.nbytes)
         elif not has_text(leaf.dtype):
             strides = _strides(leaf.shape, leaf.strides)
             lowest = address - first_item_bytes(leaf.shape, strides)
-            place = parts.locate(lowest, span_bytes(leaf.shape, strides, leaf.itemsize))
+            place = locate(lowest, span_bytes(leaf.shape, strides, leaf.itemsize))
             if place is not None:
                 parts.keys.append(("strided array", text, leaf.shape, strides))
                 parts.places.append(place)
                 return
-    parts.keys.append(("array", text, leaf.shape, flags.fnc, place is not None))
+    parts.keys.append((*_permutation(axes), "array", text, leaf.shape, flags.fnc, place is not None))
     if place is None:
         parts.arrays.append(leaf)
     else:
         parts.places.append(place)
+
+
+def _permutation(axes: tuple[int, ...] | None) -> LeafKey:
+    """Return the start of the key of an array or tensor whose axes were permuted so that it is contiguous."""
+    return () if axes is None else ("permuted", tuple(map(axes.index, range(len(axes)))))
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -394,6 +402,8 @@ def _take_device_tensor(leaf: Tensor, parts: _Parts) -> None:
 
 
 def _take_host_tensor(leaf: Tensor, parts: _Parts) -> None:
+    axes = None if leaf.is_contiguous() else tensors.tensor_order(leaf)
+    leaf = leaf if axes is None else leaf.permute(axes)
     name, shape = tensors.dtype_name(leaf), tuple(leaf.shape)
     place, nbytes = None, leaf.numel() * tensors.ITEM_BYTES[name]
     if parts.locate is not None and nbytes >= parts.least_located_bytes and tensors.is_plain(leaf):
@@ -408,7 +418,7 @@ def _take_host_tensor(leaf: Tensor, parts: _Parts) -> None:
                 parts.keys.append(("strided tensor", name, shape, strides))
                 parts.places.append(place)
                 return
-    parts.keys.append(("tensor", name, shape, place is not None))
+    parts.keys.append((*_permutation(axes), "tensor", name, shape, place is not None))
     if place is None:
         parts.arrays.append(tensors.tensor_bytes(leaf))
     else:

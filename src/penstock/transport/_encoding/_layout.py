@@ -17,6 +17,7 @@ the layout's id. So several writers and readers need no agreement on numbers, an
 `parse_description` trusts nothing: it refuses every description that `pack_description` can't have written.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -55,8 +56,9 @@ LeafKey: TypeAlias = tuple[Hashable, ...]
     kind                                                  none, bool, int, float, complex, and the sized ones
     "array", dtype, shape, Fortran order, by reference    a contiguous NumPy array
     "tensor", dtype, shape, by reference                  a contiguous torch tensor
-    "strided array", dtype, shape, strides in bytes       a NumPy array that isn't contiguous, by reference
-    "strided tensor", dtype, shape, strides in items      a torch tensor that isn't contiguous, by reference
+    "permuted", axes, and one of these two keys           such an array or tensor, with its axes in this order
+    "strided array", dtype, shape, strides in bytes       a NumPy array with gaps, by reference
+    "strided tensor", dtype, shape, strides in items      a torch tensor with gaps, by reference
     "device tensor", dtype, shape                         a torch tensor in a device slot, which its place names
     "scalar", dtype                                       a NumPy scalar
     "handle", by reference                                a `Bytes`
@@ -83,8 +85,9 @@ class ArrayLeaf:
         order: C, or F for an array that is contiguous in Fortran order and not in C order.
         start: its start in memory; None if it is sent by reference, at the next of the message's places.
         nbytes: the number of bytes that it spans.
-        strides: in bytes, for an array that isn't contiguous; then `order` is unused, and the memory starts with the
+        strides: in bytes, for an array with gaps; then `order` is unused, and the memory starts with the
             item at the lowest address, which isn't the first item if a stride is negative.
+        axes: for each axis of the array, which one of `shape` it is, such as for channels last; None if they are equal.
         is_scalar: whether the leaf is a NumPy scalar.
         has_text: whether it holds text, whose characters must be valid.
     """
@@ -95,6 +98,7 @@ class ArrayLeaf:
     start: int | None
     nbytes: int
     strides: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
     is_scalar: bool = False
     has_text: bool = False
 
@@ -108,6 +112,7 @@ class TensorLeaf:
     start: int | None
     nbytes: int
     strides: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,8 @@ def _leaf(key: LeafKey, start: int) -> Leaf:
             if dtype.kind in "SU":
                 raise ValueError("a NumPy string must be sent as text, not as a scalar")
             return ArrayLeaf(dtype, (), "C", start, dtype.itemsize, is_scalar=True, has_text=has_text(dtype))
+        case ("permuted", axes, "array" | "tensor", *_):
+            return _permuted(_leaf(key[2:], start), axes)
         case ("strided array", str(text), shape, strides):
             sizes = _shape(shape)
             return _strided_array(text, sizes, _strides(strides, sizes))
@@ -297,6 +304,17 @@ def _tensor(key: LeafKey, start: int) -> TensorLeaf | DeviceLeaf:
             return DeviceLeaf(text, sizes, _nbytes(sizes, ITEM_BYTES[text]))
         case _:
             raise ValueError(f"a leaf must have a known kind and its properties; got {str(key)[:80]}")
+
+
+def _permuted(leaf: Leaf, axes: object) -> ArrayLeaf | TensorLeaf:
+    """Return a contiguous array or tensor with its axes in another order.
+
+    Raises:
+        ValueError: it is no such leaf, or these are not its axes.
+    """
+    if not isinstance(leaf, ArrayLeaf | TensorLeaf) or sorted(_shape(axes)) != [*range(len(leaf.shape))]:
+        raise ValueError(f"axes must be those of the shape in another order; got {str(axes)[:80]}")
+    return dataclasses.replace(leaf, axes=_shape(axes))
 
 
 def _strided_array(text: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> ArrayLeaf:
