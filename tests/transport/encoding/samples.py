@@ -184,7 +184,7 @@ def _assert_same_array(sent: Any, received: Any) -> None:
     assert sent.dtype.isalignedstruct == received.dtype.isalignedstruct
     assert sent.tobytes() == received.tobytes() or repr(sent.tolist()) == repr(received.tolist())
     if isinstance(sent, np.ndarray):
-        array: NDArray[Any] = np.asarray(sent)
+        array = cast("NDArray[Any]", sent)
         assert array.flags.fnc == received.flags.fnc
         if 1 not in array.shape and np.empty_like(array).strides == array.strides:  # no gaps
             assert array.strides == received.strides
