@@ -99,6 +99,20 @@ class FailingBlocks(FailingSource):
         out[:] = self.read(keys)
 
 
+class ReplacingSource:
+    """A source whose `read_into` replaces an array of the batch instead of filling it."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {"number": np.full(2, key)}
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Replace the array."""
+        out["number"] = np.stack([keys, keys], 1)
+
+
 def rows() -> ps.Dataset:
     """Return shuffled numbers."""
     return ps.range(40, seed=3).shuffle()
@@ -137,6 +151,14 @@ def ours(error: BaseException) -> list[str]:
     """Return the names of Penstock's functions in an exception's traceback."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return [each.f_code.co_name for each in frames if each.f_globals["__name__"].startswith("penstock.")]
+
+
+@in_places("inline", "threads", "processes", "isolated")
+def test_a_source_that_replaces_arrays_of_a_batch_is_read_record_by_record(place: dict[str, Any]) -> None:
+    """So the batch is correct: nothing was written to its own arrays."""
+    with ps.Loader(ps.read(ReplacingSource()).batch(4), **place) as loader:
+        found = [batch["number"].tolist() for batch in loader]
+    assert found == [[[key, key] for key in range(first, first + 4)] for first in range(0, 40, 4)]
 
 
 @pytest.mark.parametrize(

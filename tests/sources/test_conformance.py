@@ -5,8 +5,10 @@ import json
 import sqlite3
 import struct
 import tarfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -374,3 +376,159 @@ def test_wrong_blocks_fail(blocks: Any, reason: str) -> None:
 
     with pytest.raises(AssertionError, match=reason):
         Suite().test_blocks_cover_the_keys()
+
+
+class Pairs:
+    """Keys below 6, each as a record of two numbers and the key."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, key: int) -> Any:
+        if not 0 <= key < len(self):
+            raise IndexError(key)
+        return self.record(int(key))
+
+    def record(self, key: int) -> Any:
+        """Return a new record."""
+        return {"pair": np.full(2, key), "key": key}
+
+
+class Partial(Pairs):
+    """Takes for granted that the rows to fill are zero."""
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Fill the rows whose key isn't 0."""
+        out["pair"][keys > 0] = keys[keys > 0, None]
+        out["key"][:] = keys
+
+
+class Replaces(Pairs):
+    """Replaces an array instead of filling it."""
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Fill one of the arrays."""
+        out["pair"] = np.stack([keys, keys], 1)
+        out["key"][:] = keys
+
+
+class Reuses(Pairs):
+    """Reads into one buffer for each thread."""
+
+    buffers = threading.local()
+
+    def read(self, keys: Any) -> Any:
+        """Return rows of the buffer."""
+        buffer = self.buffers.__dict__.setdefault("rows", np.zeros((500, 2), np.int64))
+        buffer[: len(keys)] = keys[:, None]
+        return [{"pair": buffer[row], "key": int(key)} for row, key in enumerate(keys)]
+
+
+class Keeps(Pairs):
+    """Returns a dict again that it returned before."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+
+    def record(self, key: int) -> Any:
+        """Return the dict of the key."""
+        return self.kept.setdefault(key, {"pair": super().record(key)["pair"].tolist(), "key": key})
+
+
+class Views(Pairs):
+    """Returns views of its memory, but for key 0."""
+
+    rows = np.arange(6).repeat(2).reshape(6, 2)
+
+    def __init__(self) -> None:
+        self.rows = self.rows.copy()
+
+    def record(self, key: int) -> Any:
+        """Return a row."""
+        return {"pair": self.rows[key] if key else self.rows[key].copy(), "key": key}
+
+
+class Sorts(Pairs):
+    """Returns many records in another order."""
+
+    def read(self, keys: Any) -> Any:
+        """Return the records of the keys, or of the sorted ones."""
+        return [self[key] for key in (keys if len(keys) < 20 else np.sort(keys))]
+
+
+def _suite(source: type[Pairs]) -> SourceTests:
+    class Suite(SourceTests):
+        expected = tuple(source().record(key) for key in range(6))
+
+        def make_source(self) -> object:
+            return source()
+
+    return Suite()
+
+
+@pytest.mark.parametrize(
+    ("source", "test"),
+    [
+        (Partial, "test_read_into_fills_what_read_returns"),
+        (Replaces, "test_read_into_fills_what_read_returns"),
+        (Reuses, "test_records_stay_as_they_are_at_later_reads"),
+        (Keeps, "test_records_are_independent_of_the_source"),
+        (Views, "test_records_are_independent_of_the_source"),
+        (Sorts, "test_records_come_in_the_order_of_the_keys"),
+    ],
+)
+def test_a_faulty_source_fails(source: type[Pairs], test: str) -> None:
+    """Each of these faults gives wrong batches in a loader."""
+    with pytest.raises(AssertionError, match="must equal"):
+        getattr(_suite(source), test)()
+
+
+class Awaited(Pairs):
+    """A source whose `read` is a coroutine function."""
+
+    async def read(self, keys: Any) -> Any:
+        """Return the records."""
+        return [self[key] for key in keys]
+
+
+class OfNaN(Pairs):
+    """Records of NaN alone and in arrays, of NumPy's objects too."""
+
+    def record(self, key: int) -> Any:
+        """Return a new record."""
+        array = np.array([key, np.nan])
+        return {"array": array, "nan": float("nan"), "objects": array.astype(object), "pair": array.view("f8,f8")}
+
+
+@dataclass
+class Sample:
+    """A record that is a dataclass."""
+
+    pair: Any
+    date: Any
+
+
+class OfSamples(Pairs):
+    """Records that are dataclasses with arrays."""
+
+    def record(self, key: int) -> Any:
+        """Return a new record."""
+        return Sample(np.full(2, key), np.array(["NaT", "2024-02-29"], "M8[D]"))
+
+
+class OfTensors(Pairs):
+    """Records with tensors of torch."""
+
+    def record(self, key: int) -> Any:
+        """Return a new record."""
+        torch: Any = pytest.importorskip("torch")
+        return {"tensor": torch.tensor([key, float("nan")])}
+
+
+@pytest.mark.parametrize("source", [Awaited, OfNaN, OfSamples, OfTensors])
+def test_a_correct_source_passes(source: type[Pairs]) -> None:
+    """Whatever its records hold, and if its `read` is awaited."""
+    suite = _suite(source)
+    for name in dir(suite):
+        if name.startswith("test_"):
+            getattr(suite, name)()

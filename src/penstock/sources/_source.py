@@ -36,8 +36,9 @@ class Source(Protocol):
       source is closed, and at the end of the program, at most for 5 seconds. A later read must open again what this
       closed.
     - `read_into(keys, out)`: fills `out`, the arrays of one record with a leading axis of `len(keys)` rows, and for a
-      text or bytes a list of as many items. All records must have equal shapes. A source that only sometimes has such
-      records sets the bool attribute `fixed_shape`.
+      text or bytes a list of as many items. It must write every item, zeros too, since `out` may hold any values
+      before, and must not replace an array of `out` by another. All records must have equal shapes. A source that only
+      sometimes has such records sets the bool attribute `fixed_shape`.
     - `read_spans(keys, starts, stops)`, three int64 arrays: for records whose arrays have a leading axis of frames,
       such as episodes; reads only frames [start, stop). Leaves that aren't arrays are returned whole. `windows` uses
       it.
