@@ -72,6 +72,27 @@ def test_a_mixture_of_many_parts_equals_its_definition(
         assert [element for rows in loader for element in rows] == expected
 
 
+class CountedName(str):
+    """A part's name, which counts how often names are compared."""
+
+    __slots__ = ()
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_each_name_of_many_parts_is_compared_a_few_times() -> None:
+    """A mixture with a weight for each part, and its fingerprint, compare each name a few times, not with all others."""
+    names: list[str] = [CountedName(f"p{number}") for number in range(100)]
+    mixed = ps.mix({name: ps.range(3) for name in names}, dict.fromkeys(names, 1.0))
+    with ps.Loader(mixed.batch(2)) as loader:
+        loader.state_dict()
+    assert CountedName.comparisons < 20 * len(names)
+
+
 def test_a_failing_row_of_a_mixture_is_named() -> None:
     """A part's function that fails for its only row in a batch raises its own error, with step and position."""
     parts = {f"p{n}": ps.range(3 * n + 1, 3 * n + 3).map(refuse_thirds, name="refuse") for n in range(20)}

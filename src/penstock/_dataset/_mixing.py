@@ -292,7 +292,8 @@ def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
     """
     if not _is_mapping(weights):
         raise UsageError(f"weights must be a dict with a weight for each name; got {weights!r}")
-    unknown = [name for name in weights if name not in names]
+    known = frozenset(names)
+    unknown = [name for name in weights if name not in known]
     if unknown:
         raise UsageError(f"weights must name parts of the mixture, {list(names)}; got {unknown}")
     return integer_weights([weights.get(name, 0) for name in names])

@@ -57,7 +57,8 @@ class Mix(TakingTurns):
         if self.by_position is None:
             return range(len(names))
         past = {name for _, weights in _past(self.by_position, seen) for name, _ in weights}
-        return sorted((names.index(name) for name in (names if seen is None else past)), key=names.__getitem__)
+        counts = names if seen is None else past
+        return sorted((number for number, name in enumerate(names) if name in counts), key=names.__getitem__)
 
     @property
     def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
