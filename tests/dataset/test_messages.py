@@ -304,6 +304,9 @@ CACHED: dict[str, Case] = {
 COUNTS: dict[str, Case] = {
     "limit(-1)": usage(lambda: ODD.limit(-1), "count must be at least 0 and at most 2**62; got count=-1"),
     "limit(1.0)": usage(lambda: ODD.limit(anything(1.0)), "count must be a whole number; got count=1.0"),
+    "batch of an array": usage(
+        lambda: NUMBERS.batch(anything(np.array([2]))), "size must be a whole number; got size="
+    ),
     "limit with positions": usage(lambda: NUMBERS.limit(-1), "count must be at least 0"),
     "limit of ranks": graph(
         lambda: list(ps.Loader(ODD.batch(2).limit(9), shard=ps.Shard(0, 2))),
@@ -572,6 +575,8 @@ PACKED: list[tuple[dict[str, Any], str]] = [
     ({"length": 4, "lengths": [1, 2]}, "one value for each of the 3"),
     ({"length": 4, "lengths": [1, -2, 3]}, "not be negative; got -2 at position 1"),
     ({"length": 4, "lengths": [1.0, 2.0, 3.0]}, "whole numbers"),
+    ({"length": 4, "lengths": np.array([1, 2**64 - 1, 3], np.uint64)}, f"below 2**63; got {2**64 - 1} at position 1"),
+    ({"length": np.array([2])}, "length must be a whole number; got length=array([2])"),
     ({"length": 4, "lengths": {"a": [1, 2, 3]}}, "a dict if length is a dict"),
     ({"length": {"a": 4}, "lengths": {"b": [1, 2, 3]}}, "names that length has"),
 ]
@@ -583,6 +588,11 @@ BUCKETED: list[tuple[dict[str, Any], str]] = [
     ({"boundaries": [4, 4]}, "ascending"),
     ({"rows": 0}, "rows must be at least 1"),
     ({"rows": [1, 2, 3]}, "one for each of the 2 buckets"),
+    ({"rows": b"2", "boundaries": [4]}, "rows must be a whole number; got rows=b'2'"),
+    ({"rows": 3.0}, "rows must be a whole number; got rows=3.0"),
+    ({"boundaries": b"9"}, "boundaries must be at least one number, ascending; got boundaries=b'9'"),
+    ({"boundaries": 9}, "boundaries must be at least one number, ascending; got boundaries=9"),
+    ({"lengths": np.array([1, 2**64 - 1, 3], np.uint64)}, f"lengths must be below 2**63; got {2**64 - 1}"),
     ({"remainder": "pad"}, "remainder must be"),
     ({"pad": Pad(length=3)}, "Leave its length out"),
     ({"lengths": [1]}, "one value for each of the 3"),
@@ -598,7 +608,16 @@ FOLDED: dict[str, Case] = {
         lambda: list(ps.range(3).bucket("tokens", [4], rows=1)), "length of its leaf 'tokens'"
     ),
     "size of another leaf": graph(lambda: list(ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1)), "dict of"),
-    "size of a fraction": graph(lambda: list(NUMBERS.bucket(anything(float), [4], rows=1)), "whole number; got 0.0"),
+    **{
+        f"size of {size!r}": graph(
+            functools.partial(lambda size: list(NUMBERS.bucket(lambda _: size, [4], rows=1)), size),
+            f"size must return a whole number of at least 0; got {size!r}",
+        )
+        for size in (-1, np.array([1]))
+    },
+    "size of a fraction": graph(
+        lambda: list(NUMBERS.bucket(anything(float), [4], rows=1)), "whole number of at least 0; got 0.0"
+    ),
 }
 
 

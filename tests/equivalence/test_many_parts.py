@@ -85,7 +85,7 @@ class CountedName(str):
 
 
 def test_each_name_of_many_parts_is_compared_a_few_times() -> None:
-    """A mixture with a weight for each part, and its fingerprint, compare each name a few times, not with all others."""
+    """A mixture with a weight for each part, and its fingerprint, compare no name with all others."""
     names: list[str] = [CountedName(f"p{number}") for number in range(100)]
     mixed = ps.mix({name: ps.range(3) for name in names}, dict.fromkeys(names, 1.0))
     with ps.Loader(mixed.batch(2)) as loader:

@@ -16,6 +16,7 @@ from penstock.errors import UsageError, WorkerError
 from tests.constants import SetConstant
 from tests.dataset.functions import same
 from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.messages import anything
 from tests.workers.processes.trouble import dying
 
 TIMEOUT = 0.2
@@ -279,7 +280,7 @@ def test_a_stalled_process_is_logged(
     """The warning comes before the timeout at which the process is killed."""
     set_constant("STALL_SECONDS", 0.1)
     dataset = ps.range(64).map(dying.Once(str(tmp_path / "hung"), dying.hangs)).batch(8)
-    limits = ps.Limits(timeout=1.5)
+    limits = ps.Limits(timeout=anything(np.float32(1.5)))
     with ps.Loader(dataset, num_workers=1, workers="processes", limits=limits) as loader:
         assert len(list(loader)) == 8
     assert any("worker 0 has been at the same work" in message for message in stalls(caplog))

@@ -97,7 +97,7 @@ CASES: dict[str, Case] = {
             f"got memory={memory!r}",
             memory=memory,
         )
-        for memory in (0, -1, "lots", "2 parsecs", "", "0MB", "-1GB", True, 1.5, "1e9")
+        for memory in (0, -1, "1" * 400, "lots", "2 parsecs", "", "0MB", "-1GB", True, 1.5, "1e9")
     },
     "shard of a tuple": refused(BATCHES, "shard must be a ps.Shard(rank, count); got shard=(0, 2)", shard=(0, 2)),
     "rank past the count": refused(BATCHES, "rank must be in [0, count); got rank=2, count=2", shard=ps.Shard(2, 2)),

@@ -235,7 +235,7 @@ def test_a_bound_below_one_batch_is_an_error() -> None:
         list(loader)
 
 
-@pytest.mark.parametrize("memory", [20_000, "60KB", 10**9])
+@pytest.mark.parametrize("memory", [20_000, "60KB", np.int64(10**9)])
 def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
     """Small batches, computed several at a time, keep the bound by being computed fewer at a time."""
     dataset = ps.range(4000).map(lambda number: np.full(100, number)).batch(4)

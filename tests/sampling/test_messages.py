@@ -97,6 +97,7 @@ WRONG: list[tuple[Callable[..., object], Any, str]] = [
         *(Select, (np.array([3, -2]),)),
         "keys must not be negative; got -2 at position 1. Use Select.from_positions to count from the parent's end.",
     ),
+    (Select, (np.array([1, 2**63], np.uint64),), f"keys must be below 2**63; got {2**63} at position 1"),
     (
         *(Select, (np.array([0.5]),)),
         "keys must be an int64 array of one axis; got dtype float64 and shape (1,). "

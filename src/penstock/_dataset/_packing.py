@@ -1,8 +1,8 @@
 """Checks of the arguments of `pack` and `bucket`, and the nodes of both verbs if the lengths are given."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from penstock.batching import (
     plan_packing,
 )
 from penstock.errors import UsageError
-from penstock.sampling import Permutation, Select
+from penstock.sampling import Permutation, Select, check_int64
 
 Lengths: TypeAlias = Sequence[int] | NDArray[np.integer]
 
@@ -51,13 +51,20 @@ def keeps_remainder(remainder: str) -> bool:
     return remainder == "keep"
 
 
+def _several(values: object) -> list[Any] | None:
+    """Return several values as a list; None for one value, such as a number or a text."""
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
+        return None
+    return None if getattr(values, "ndim", 1) == 0 else list(values)
+
+
 def bucket_limits(boundaries: Sequence[int]) -> tuple[int, ...]:
     """Return the boundaries of buckets as a tuple.
 
     Raises:
         UsageError: there are none, or they aren't integers of at least 0 in ascending order.
     """
-    limits = tuple(need_count("boundaries", boundary, 0) for boundary in boundaries)
+    limits = tuple(need_count("boundaries", boundary, 0) for boundary in _several(boundaries) or ())
     if not limits or any(one >= other for one, other in itertools.pairwise(limits)):
         raise UsageError(f"boundaries must be at least one number, ascending; got boundaries={boundaries!r}")
     return limits
@@ -82,7 +89,8 @@ def bucket_rows(
                 f"budget={budget}. Raise the budget, or lower the last boundary."
             )
         return tuple(count - count % multiple_of for count in most)
-    counts = [rows] * len(limits) if isinstance(rows, SupportsIndex) else list(rows or ())
+    several = _several(rows)
+    counts = [rows] * len(limits) if several is None else several
     if len(counts) != len(limits):
         raise UsageError(f"rows must be one number, or one for each of the {len(limits)} buckets; got rows={rows!r}")
     return tuple(need_count("rows", count, 1) for count in counts)
@@ -243,6 +251,7 @@ def _column(name: str, values: Lengths, count: int) -> NDArray[np.int64]:
         raise UsageError(f"{name} must have one value for each of the {count} elements; got shape {array.shape}")
     if array.size and array.min() < 0:
         raise UsageError(f"{name} must not be negative; got {array.min()} at position {array.argmin()}")
+    check_int64(name, array)
     column = array.astype(np.int64)
     column.flags.writeable = False
     return column

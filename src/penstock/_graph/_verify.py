@@ -1,6 +1,9 @@
 """Checks of verbs' arguments and of the datasets they are called on. Errors show the chain of steps."""
 
+import contextlib
 import importlib.util
+import math
+import operator
 import re
 from typing import NoReturn, SupportsIndex
 
@@ -125,9 +128,10 @@ def need_integer(name: str, value: object) -> int:
     if type(value) is int:
         return value
     # A bool is an int in Python, and as an argument always a mistake.
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
-    return value.__index__()
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        with contextlib.suppress(TypeError):  # an array has this method, too, which only works for a single number
+            return operator.index(value)
+    raise UsageError(f"{name} must be a whole number; got {name}={value!r}")
 
 
 def need_function(verb: str, function: object, *arguments: str, remedy: str = "") -> None:
@@ -194,10 +198,13 @@ def verify_cached(node: Node, *, on_disk: bool, version: str | None) -> None:
 
 def parse_bytes(name: str, size: object) -> int:
     """Return a number of bytes, given a number or text such as "2GiB", or raise a UsageError that names it."""
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    if isinstance(size, str):
+    number: float = 0
+    if isinstance(size, SupportsIndex):
+        with contextlib.suppress(UsageError):
+            number = need_integer(name, size)
+    elif isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?B)?\s*", size.upper())
-        if match and float(match[1]) > 0:
-            return int(float(match[1]) * _UNITS[match[2] or ""])
+        number = float(match[1]) * _UNITS[match[2] or ""] if match else 0
+    if 0 < number < math.inf:
+        return int(number)
     raise UsageError(f'{name} must be a number of bytes above 0, or text such as "2GiB"; got {name}={size!r}')

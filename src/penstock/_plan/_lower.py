@@ -5,6 +5,7 @@
 
 import sys
 from dataclasses import replace
+from numbers import Real
 from typing import Final, Literal, TypeAlias
 
 from penstock._frozen import frozen
@@ -62,7 +63,8 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     if limits.worker_threads is not None:
         need_count("worker_threads", limits.worker_threads, 1)
     if limits.timeout is not None:
-        _check_timeout(limits.timeout, has_workers=place != "inline" or bool(remote))
+        seconds = _checked_timeout(limits.timeout, has_workers=place != "inline" or bool(remote))
+        limits = replace(limits, timeout=seconds)
     program = program_of(node)
     _check_flag("ordered", ordered)
     _check_flag("copy", copy)
@@ -207,8 +209,9 @@ def _checked_isolated(isolated: object) -> bool:
     return bool(isolated)
 
 
-def _check_timeout(timeout: object, *, has_workers: bool) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_SECONDS:
+def _checked_timeout(timeout: object, *, has_workers: bool) -> float:
+    seconds = timeout if isinstance(timeout, int | float) else float(timeout) if isinstance(timeout, Real) else 0
+    if isinstance(timeout, bool) or not 0 < seconds <= _MAX_SECONDS:
         raise UsageError(
             f"timeout must be a number of seconds above 0, at most {_MAX_SECONDS:,}, or None; got timeout={timeout!r}"
         )
@@ -217,6 +220,7 @@ def _check_timeout(timeout: object, *, has_workers: bool) -> None:
             f"timeout={timeout} needs workers; these are none, and nothing can watch the calling thread while it "
             "computes a batch. Use num_workers above 0, or timeout=None"
         )
+    return seconds
 
 
 def _check_start_method(limits: Limits) -> None:

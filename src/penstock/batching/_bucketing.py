@@ -1,8 +1,10 @@
 """The bucketing of elements by size: its arguments, and the batches that are planned from the sizes of all elements."""
 
 import bisect
+import contextlib
 import hashlib
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -62,10 +64,10 @@ class Bucketing:
         """Return the index of an element's bucket.
 
         Raises:
-            GraphError: its size is no whole number, or above the last boundary.
+            GraphError: its size is no whole number, negative, or above the last boundary.
         """
         size: Any = self.size(element)
-        number = bisect.bisect_left(self.boundaries, size if type(size) is int else _whole(size))
+        number = bisect.bisect_left(self.boundaries, size if type(size) is int and size >= 0 else _whole(size))
         if number == len(self.boundaries):
             raise GraphError(
                 f"no element may be larger than the last boundary, {self.boundaries[-1]}; got one of size {size}. "
@@ -75,9 +77,11 @@ class Bucketing:
 
 
 def _whole(size: object) -> int:
-    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-        raise GraphError(f"size must return a whole number; got {size!r}")
-    return size.__index__()
+    if isinstance(size, SupportsIndex) and not isinstance(size, bool):
+        with contextlib.suppress(TypeError):  # an array has this method, too, which only works for a single number
+            if (number := operator.index(size)) >= 0:
+                return number
+    raise GraphError(f"size must return a whole number of at least 0; got {size!r}")
 
 
 @frozen

@@ -1,5 +1,6 @@
 """Orders of a dataset, as pure functions from its (epoch, position) to (epoch, key) of its parent."""
 
+from penstock.sampling._arguments import check_int64 as check_int64
 from penstock.sampling._balance import Balance, balanced_length
 from penstock.sampling._block_shuffle import BlockShuffle
 from penstock.sampling._epochs import FixedEpoch, FixedOrder, Repeat

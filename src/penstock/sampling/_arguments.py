@@ -6,7 +6,7 @@ sequence.
 
 import hashlib
 import operator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from penstock.errors import UsageError
 
 LARGEST_LENGTH: Final = 2**62
+_LARGEST_INT64: Final = 2**63 - 1
 
 
 def checked_length(length: int) -> int:
@@ -67,7 +68,18 @@ def int64_block(name: str, values: ArrayLike) -> NDArray[np.int64]:
             f"{name} must be an int64 array of one axis; got dtype {array.dtype} and shape {array.shape}. "
             f"Convert it with numpy.asarray({name}, numpy.int64)."
         )
+    check_int64(name, array)
     return np.ascontiguousarray(array, np.int64)
+
+
+def check_int64(name: str, array: NDArray[Any]) -> None:
+    """Check that an array of integers has none above the largest int64, which a conversion would make negative.
+
+    Raises:
+        UsageError: it has; the text names the largest.
+    """
+    if array.dtype == np.uint64 and array.size and array.max() > _LARGEST_INT64:
+        raise UsageError(f"{name} must be below 2**63; got {array.max()} at position {array.argmax()}")
 
 
 def check_position(position: int, length: int, name: str = "position") -> None:
