@@ -70,6 +70,31 @@ def test_parts_that_are_read_in_order_are_not_repeated_one_by_one(name: str) -> 
         ps.mix({"a": dataset, "b": OTHERS}, stop="never")
 
 
+def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:
+    """More can't be taken, and a loader raises an error at the end of the last pass, where it would end silently."""
+    dataset = ps.range(1).repeat()
+    with ps.Loader(dataset.batch(2**20, merge=len)) as loader:
+        loader.seek(2**11 - 1)
+        batches = iter(loader)
+        assert next(batches) == 2**20
+        with pytest.raises(GraphError, match=r"at most 2\*\*31 passes in an epoch; got a request for the batch after"):
+            next(batches)
+    with pytest.raises(GraphError, match=r"got take\(2147483649\). Repeat a short dataset twice"):
+        dataset.take(2**31 + 1)
+    with pytest.raises(GraphError, match=r"got \[:2147483649\]"):
+        dataset[: 2**31 + 1]
+    assert len(dataset.take(2**31)) == 2**31
+    assert len(ps.range(1).repeat(2).repeat().take(2**32)) == 2**32
+
+
+def test_parts_without_end_have_equal_lengths() -> None:
+    """Zip takes datasets without end together, and names them without a number beside one that has an end."""
+    endless, other = ps.range(2).repeat(), ps.range(3).repeat()
+    assert list(ps.zip(endless, other).take(4)) == [(0, 0), (1, 1), (0, 2), (1, 0)]
+    with pytest.raises(GraphError, match=r"got \{'0': 3, '1': 'without end'\}"):
+        ps.zip(ps.range(3), endless)
+
+
 def test_a_mixture_without_end_reads_all_of_its_parts() -> None:
     """A part with several parts of its own that have positions is repeated as a whole."""
     parts = {"x": ps.concatenate(ps.range(3), ps.range(10, 12)).filter(lambda _: True), "y": ps.range(100, 102)}

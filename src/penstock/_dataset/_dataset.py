@@ -61,6 +61,7 @@ from penstock._graph import (
     need_integer,
     need_jax,
     need_name,
+    need_reach,
     parse_bytes,
     refuse,
     repeated,
@@ -149,6 +150,7 @@ class Dataset(NotesErrors, Generic[T_co]):
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
             need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
+            need_reach(self._node, _slice_text(index), max(index.start or 0, index.stop or 0))
             return self._new(choose(self._node, Slice.from_slice(index, total), _slice_text(index)))
         position = operator.index(index)
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
@@ -388,6 +390,7 @@ class Dataset(NotesErrors, Generic[T_co]):
         """
         total = need_indexable(self._node, "take()", "Use take before it.")
         count = need_count("count", count)
+        need_reach(self._node, f"take({count})", count)
         return self._new(choose(self._node, Slice(0, 1, min(count, total)), f"take({count})"))
 
     def skip(self, count: int) -> "Dataset[T_co]":
@@ -577,7 +580,9 @@ class Dataset(NotesErrors, Generic[T_co]):
         have positions: parts that are read in order could only be repeated one by one, as `mix(stop="never")` does.
 
         Args:
-            times: the number of passes in an epoch of the result; None repeats without end.
+            times: the number of passes in an epoch of the result; None repeats without end. If the dataset has
+                positions, these are at most 2**31 passes, after which a loader raises an error. Of a dataset of a few
+                elements, `repeat(1000).repeat()` makes more.
             reshuffle: False repeats the order and the random maps of the first pass, also of maps above this step: they
                 draw other numbers only in the next epoch, and a repeat without end has none.
 

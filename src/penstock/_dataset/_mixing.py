@@ -9,6 +9,7 @@ from penstock._dataset._field_names import explained
 from penstock._graph import (
     Combine,
     Node,
+    is_endless,
     length,
     need_count,
     need_function,
@@ -181,13 +182,19 @@ def zip_datasets(
     names, nodes = _named(_listed(parts, more))
     if unequal not in ("error", "shortest"):
         raise UsageError(f'unequal must be "error" or "shortest"; got unequal={unequal!r}')
-    lengths = {name: length(node) for name, node in zip(names, nodes, strict=True)}
+    lengths = {name: _length_or_endless(node) for name, node in zip(names, nodes, strict=True)}
     known = {count for count in lengths.values() if count is not None}
     if unequal == "error" and len(known) > 1:
         raise GraphError(
             f'zip needs parts of equal lengths; got {lengths}. Pass unequal="shortest" to end with the shortest.'
         )
     return Dataset(Combine(nodes, names, _streaming.Zip(_is_mapping(parts), unequal), need_integer("seed", seed)))
+
+
+def _length_or_endless(node: Node) -> int | str | None:
+    """Return the length of a part of a zip, or "without end"; None if it is read in order."""
+    count = length(node)
+    return "without end" if count is not None and is_endless(node) else count
 
 
 def _lengths(nodes: tuple[Node, ...]) -> tuple[int, ...] | None:

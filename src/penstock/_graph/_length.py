@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from penstock._graph._nodes import Cache, Combine, Filter, Fold, Gather, Map, Node, Read, Reindex, Split, Stream
-from penstock.sampling import Repeat
+from penstock.sampling import Repeat, Slice
 
 
 def length(node: Node) -> int | None:
@@ -44,7 +44,8 @@ def is_endless(node: Node) -> bool:
         case Reindex(parent=parent, sampler=sampler):
             if isinstance(sampler, Repeat):
                 return sampler.endless
-            return is_endless(parent) and length(parent) == len(sampler)
+            is_part = isinstance(sampler, Slice)  # such as take(n)
+            return not is_part and is_endless(parent) and length(parent) == len(sampler)
         case Split(parent=parent, value=value):
             return not value.is_by_position and is_endless(parent)
         case Gather(parent=parent, value=value):

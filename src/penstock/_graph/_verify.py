@@ -115,6 +115,16 @@ def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
         )
 
 
+def need_reach(node: Node, given: str, stop: int) -> None:
+    """Raise a GraphError if a node without end has too few passes for positions below `stop`."""
+    count = length(node)
+    if count and count < stop and is_endless(node):
+        raise GraphError(
+            f"{chain_text(node)} has the positions below {count}, since repeat() without end makes at most 2**31 "
+            f"passes in an epoch; got {given}. Repeat a short dataset twice, as in repeat(1000).repeat()."
+        )
+
+
 def need_count(name: str, value: object, least: int = 0) -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
     number = need_integer(name, value)

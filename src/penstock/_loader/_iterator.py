@@ -256,6 +256,7 @@ class LoaderIterator(Generic[T_co]):
     def _end_or_open_rest(self) -> None:
         self._end_range()
         if self._ended:  # raised here, so that it isn't the context of an interrupt that was held
+            self._progress.check_end()
             raise StopIteration
 
     @uninterrupted  # an interrupt in here could end the epoch without counting it as ended

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from penstock._graph import Context, is_endless
+from penstock._graph import Context, is_endless, need_reach
 from penstock._loader._policy import REMEMBERED_STEPS
 from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
@@ -191,6 +191,10 @@ class Progress(Protocol):
         """Note that the epoch has no more batches, if its pass is the current one."""
         ...
 
+    def check_end(self) -> None:
+        """Raise a GraphError at the end of an epoch that should have none."""
+        ...
+
     def jump(self, step: int) -> None:
         """Go to a step."""
         ...
@@ -228,6 +232,7 @@ class IndexedProgress:
         total = program.total if self._recuts else plan.length
         drops = self._recuts and program.batch is not None and program.batch.value.remainder == "drop"
         keeps_short = self._recuts and program.batch is not None and program.batch.value.remainder == "keep"
+        self._node = plan.node
         self._is_endless = is_endless(plan.node)
         self._least_rows = plan.shard.count if keeps_short and not self._is_endless else 0
         self._part_end = 0  # the step after the part of the step range that is being read
@@ -330,6 +335,9 @@ class IndexedProgress:
 
     def ended(self, of_pass: object, /) -> None:
         pass
+
+    def check_end(self) -> None:
+        need_reach(self._node, "a request for the batch after them", self.steps_per_epoch + 1)
 
     def jump(self, step: int) -> None:
         timeline = self._timeline
@@ -602,6 +610,9 @@ class StreamingProgress:
 
     def ended(self, of_pass: object, /) -> None:
         self._next_epoch(of_pass)
+
+    def check_end(self) -> None:
+        pass  # only reading shows where a stream ends
 
     def _next_epoch(self, of_pass: object) -> None:
         last, start = self.at

@@ -31,7 +31,7 @@ class Repeat(OwnSampler):
     Attributes:
         length: the parent's length, from 0 to 2**62.
         times: the number of passes, at least 1; length * times must not exceed 2**62. None means without end: then
-            it is min(2**31, 2**62 // length), more than can be read.
+            it is min(2**31, 2**62 // length), more than can be read unless the length is small.
         reshuffle: whether every pass is another epoch of the parent. Default True.
 
     Raises:
