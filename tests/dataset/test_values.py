@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import pickle
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.errors import GraphError
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy, row_sums
 from tests.equivalence.definition import digests
 
@@ -169,3 +171,24 @@ def test_making_a_dataset_reads_nothing() -> None:
     assert len(dataset) == 20
     assert repr(dataset)
     assert dataset.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["map", "filter", "concatenate"])
+def test_at_most_200_steps_are_one_above_the_other(kind: str) -> None:
+    """As many can be iterated, loaded, resumed and pickled; one more is refused, before Python's limit of recursion."""
+    add: Callable[[ps.Dataset], ps.Dataset] = {
+        "map": lambda dataset: dataset.map(abs),
+        "filter": lambda dataset: dataset.filter(np.isscalar),
+        "concatenate": lambda dataset: ps.concatenate([dataset, ps.range(1)]),
+    }[kind]
+    dataset: ps.Dataset = ps.range(3)
+    for _ in range(198):
+        dataset = add(dataset)
+    assert next(iter(dataset)) == 0
+    batches = pickle.loads(pickle.dumps(dataset.batch(2)))
+    with ps.Loader(batches) as loader:
+        assert next(iter(loader)).tolist() == [0, 1]
+        loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        assert next(iter(loader))[0] == 2
+    with pytest.raises(GraphError, match=r"at most 200 steps may be one above the other, .* is number 201\."):
+        add(batches)

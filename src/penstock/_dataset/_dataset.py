@@ -113,7 +113,8 @@ class Dataset(NotesErrors, Generic[T_co]):
 
     `read`, `range` and `stream` make datasets; each verb returns a new dataset and reads nothing. Datasets are values:
     immutable, comparable with `==`, picklable if their functions are. Indexing, `len` and iteration follow Python's
-    sequences, and return elements of epoch 0; a `Loader` delivers epoch after epoch.
+    sequences, and return elements of epoch 0; a `Loader` delivers epoch after epoch. At most 200 steps may be one above
+    the other. So join many datasets by one call of `concatenate`, not one after the other in a loop.
 
     Example:
         >>> import penstock as ps
@@ -129,6 +130,7 @@ class Dataset(NotesErrors, Generic[T_co]):
     __slots__ = ("_node",)
 
     def __init__(self, node: Node) -> None:
+        _graph.check_depth(node)
         self._node = node
 
     def __len__(self) -> int:

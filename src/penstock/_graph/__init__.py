@@ -64,6 +64,7 @@ from penstock._graph._rewrite import prefixed as prefixed
 from penstock._graph._rewrite import repeated as repeated
 from penstock._graph._rewrite import varies_by_epoch as varies_by_epoch
 from penstock._graph._rewrite import with_parents as with_parents
+from penstock._graph._verify import check_depth as check_depth
 from penstock._graph._verify import finite_length as finite_length
 from penstock._graph._verify import need_count as need_count
 from penstock._graph._verify import need_end as need_end

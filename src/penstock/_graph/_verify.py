@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib.util
+import itertools
 import math
 import operator
 import re
 from typing import NoReturn, SupportsIndex
 
 from penstock._graph._code import is_lambda_or_local
-from penstock._graph._describe import chain_text, function_name
+from penstock._graph._describe import chain_text, function_name, verb_text
 from penstock._graph._fingerprint import functions_of
 from penstock._graph._length import is_endless, is_indexable, length
 from penstock._graph._nodes import Filter, Fold, Map, Node, Split, Stream, Substitute, parents_of, walk
@@ -17,6 +18,7 @@ from penstock._signatures import check_takes
 from penstock.errors import GraphError, MissingDependencyError, NoLengthError, UsageError
 
 MAX_POSITIONS = 1 << 62
+_MOST_STEPS = 200
 _UNITS = {
     "": 1,
     **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
@@ -113,6 +115,25 @@ def need_end(node: Node, given: str, *, counts_from_end: bool) -> None:
             f"{chain_text(node)} repeats without end, so positions can't be counted from there; got {given}. "
             "Count from the start to a given stop, or use take(n) first."
         )
+
+
+def check_depth(node: Node) -> None:
+    """Raise a GraphError if too many steps are one above the other.
+
+    Python's limit of recursion is 1,000 calls. Pickle needs three for each step, loaders up to four, and the user's
+    program has some of its own.
+    """
+    level: tuple[Node, ...] = (node,)
+    for _ in range(_MOST_STEPS):
+        below = itertools.chain.from_iterable(map(parents_of, level))
+        level = tuple({id(each): each for each in below}.values()) if len(level) > 1 else tuple(below)
+        if not level:
+            return
+    verb = verb_text(node) or "this step"
+    raise GraphError(
+        f"at most {_MOST_STEPS} steps may be one above the other, from a source up; {verb} is number "
+        f"{_MOST_STEPS + 1}. Join all parts by one call, such as ps.concatenate(parts), and call several functions in one map."
+    )
 
 
 def need_reach(node: Node, given: str, stop: int) -> None:
