@@ -132,7 +132,8 @@ def check_depth(node: Node) -> None:
     verb = verb_text(node) or "this step"
     raise GraphError(
         f"at most {_MOST_STEPS} steps may be one above the other, from a source up; {verb} is number "
-        f"{_MOST_STEPS + 1}. Join all parts by one call, such as ps.concatenate(parts), and call several functions in one map."
+        f"{_MOST_STEPS + 1}. Join all parts by one call, such as ps.concatenate(parts), and call several functions in "
+        "one map."
     )
 
 

@@ -268,7 +268,7 @@ class WorkerProcesses:
         where = stack.take() or "(no stack: it did not respond to a signal)"
         return WorkerError(
             f"the process of worker {number} (pid {pid}) was killed because it was at the same work for longer than "
-            f"timeout={self._work.timeout} seconds. It was here:\n{where}",
+            f"timeout={self._work.timeout} seconds. Raise the timeout if the work takes longer. It was here:\n{where}",
             exit_code=death.exit_code,
         )
 

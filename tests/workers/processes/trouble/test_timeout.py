@@ -89,7 +89,7 @@ def test_a_start_that_always_hangs_is_an_error() -> None:
     limits = ps.Limits(worker_init=dying.never_ready, timeout=0.5)
     with (
         ps.Loader(ps.range(16).batch(8), num_workers=2, workers="processes", limits=limits) as loader,
-        pytest.raises(WorkerError, match=r"(?s)timeout=0\.5 .*dying\.py.*never_ready"),
+        pytest.raises(WorkerError, match=r"(?s)timeout=0\.5 seconds. Raise the timeout .*dying\.py.*never_ready"),
     ):
         list(loader)
 
