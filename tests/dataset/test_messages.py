@@ -600,6 +600,11 @@ BUCKETED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def of_size(size: Any) -> list[object]:
+    """Return batches of buckets of elements that have this size."""
+    return list(NUMBERS.bucket(lambda _: size, [4], rows=1))
+
+
 FOLDED: dict[str, Case] = {
     **{f"pack({given})": usage(functools.partial(ps.range(3).pack, **given), words) for given, words in PACKED},
     **{f"bucket({given})": usage(functools.partial(bucketed, **given), words) for given, words in BUCKETED},
@@ -610,7 +615,7 @@ FOLDED: dict[str, Case] = {
     "size of another leaf": graph(lambda: list(ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1)), "dict of"),
     **{
         f"size of {size!r}": graph(
-            functools.partial(lambda size: list(NUMBERS.bucket(lambda _: size, [4], rows=1)), size),
+            functools.partial(of_size, size),
             f"size must return a whole number of at least 0; got {size!r}",
         )
         for size in (-1, np.array([1]))

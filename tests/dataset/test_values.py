@@ -173,14 +173,24 @@ def test_making_a_dataset_reads_nothing() -> None:
     assert dataset.fingerprint
 
 
-@pytest.mark.parametrize("kind", ["map", "filter", "concatenate"])
-def test_at_most_200_steps_are_one_above_the_other(kind: str) -> None:
+def mapped(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset below a map."""
+    return dataset.map(abs)
+
+
+def filtered(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset below a filter."""
+    return dataset.filter(np.isscalar)
+
+
+def joined(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset and another part."""
+    return ps.concatenate([dataset, ps.range(1)])
+
+
+@pytest.mark.parametrize("add", [mapped, filtered, joined])
+def test_at_most_200_steps_are_one_above_the_other(add: Callable[[ps.Dataset], ps.Dataset]) -> None:
     """As many can be iterated, loaded, resumed and pickled; one more is refused, before Python's limit of recursion."""
-    add: Callable[[ps.Dataset], ps.Dataset] = {
-        "map": lambda dataset: dataset.map(abs),
-        "filter": lambda dataset: dataset.filter(np.isscalar),
-        "concatenate": lambda dataset: ps.concatenate([dataset, ps.range(1)]),
-    }[kind]
     dataset: ps.Dataset = ps.range(3)
     for _ in range(198):
         dataset = add(dataset)

@@ -51,7 +51,7 @@ def keeps_remainder(remainder: str) -> bool:
     return remainder == "keep"
 
 
-def _several(values: object) -> list[Any] | None:
+def _several(values: int | Iterable[int] | None) -> list[int] | None:
     """Return several values as a list; None for one value, such as a number or a text."""
     if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
         return None
