@@ -57,8 +57,8 @@ class Mix(TakingTurns):
         if self.by_position is None:
             return range(len(names))
         past = {name for _, weights in _past(self.by_position, seen) for name, _ in weights}
-        counts = names if seen is None else past
-        return sorted((number for number, name in enumerate(names) if name in counts), key=names.__getitem__)
+        numbers = (number for number, name in enumerate(names) if seen is None or name in past)
+        return sorted(numbers, key=names.__getitem__)
 
     @property
     def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
