@@ -507,7 +507,8 @@ def element_bytes(element: Element) -> int:
         >>> element_bytes({"x": np.zeros(3), "name": "ab"})
         26
     """
-    kind, part = type(element), element
+    kind: type[object] = type(element)
+    part = element
     if kind in _PLAIN:
         return leaf_bytes(part)
     children: Iterable[object]
