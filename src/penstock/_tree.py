@@ -500,15 +500,15 @@ def leaf_bytes(leaf: object) -> int:
         return 0
 
 
-def element_bytes(element: Element) -> int:
+def element_bytes(element: object) -> int:
     """Return about how large an element's leaves are, also of one that `flatten` refuses to take apart.
 
     Example:
         >>> element_bytes({"x": np.zeros(3), "name": "ab"})
         26
     """
-    kind: type[object] = type(element)
-    part = element
+    kind = type(element)
+    part: Any = element
     if kind in _PLAIN:
         return leaf_bytes(part)
     children: Iterable[object]
