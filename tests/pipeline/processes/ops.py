@@ -280,6 +280,11 @@ def unbuildable(_: object) -> Unbuildable:
     return Unbuildable()
 
 
-def nested_lambda(number: int) -> Any:
-    """Return a lambda, which can't be pickled, inside other objects."""
-    return {"a": [number, lambda: number]}
+def lock_of(number: int) -> Any:
+    """Return a lock, which nothing can pickle, for an odd number; otherwise the number."""
+    return threading.Lock() if number % 2 else number
+
+
+def nested_lock(number: int) -> Any:
+    """Return a lock, which nothing can pickle, inside other objects."""
+    return {"a": [number, threading.Lock()]}

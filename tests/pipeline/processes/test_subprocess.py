@@ -214,8 +214,8 @@ def test_causes_that_can_not_be_sent(op: Any, words: str) -> None:
 def test_items_that_can_not_be_sent() -> None:
     """An item that can't be pickled is a failure that says so, after the items before it."""
     received: list[Any] = []
-    pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lambda_of), num_threads=1)
-    with pytest.raises(PipelineFailure, match=r"function can't be sent .* to this one: it has") as failed:
+    pipeline = run_in_subprocess(config_of([0, 2, 1], ops.lock_of), num_threads=1)
+    with pytest.raises(PipelineFailure, match=r"lock can't be sent .* to this one: it has") as failed:
         ops.into(received, pipeline)
     pipeline.stop()
     assert received == [0, 2]
@@ -224,7 +224,7 @@ def test_items_that_can_not_be_sent() -> None:
 
 def test_the_place_of_a_part_that_can_not_be_sent() -> None:
     """A part of an item that can't be pickled is named by its place in the item."""
-    pipeline = run_in_subprocess(config_of([1], ops.nested_lambda), num_threads=1)
+    pipeline = run_in_subprocess(config_of([1], ops.nested_lock), num_threads=1)
     with pytest.raises(PipelineFailure, match=r"dict can't be sent .* to this one: \['a'\]\[1\] has the type"):
         list(pipeline)
     pipeline.stop()
