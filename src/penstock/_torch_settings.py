@@ -1,49 +1,30 @@
-"""Settings of torch on which results depend, taken over by the threads and processes that compute for a program.
+"""Settings of torch that belong to the program, taken over by the processes that compute for it.
 
-Some belong to the program, others to one thread. They are those of the thread that starts the thread or process, then.
-Where the program hasn't imported torch, nothing is done. The default device isn't among them: a worker process that
-made a tensor on an accelerator would need a share of its memory. Neither is `inference_mode`: a thread outlives the
-scope, and the tensors that it makes later must be fit for training; it computes as under `no_grad`, which gives the
-same values.
+They are those of the time at which a process starts. Where the program hasn't imported torch, nothing is done. The
+modes of one thread, such as `no_grad`, `autocast` and `set_flush_denormal`, aren't among them: workers outlive the scope
+of a mode, and would compute other values than the program after it. The default device isn't, either: a worker process that made a tensor on
+an accelerator would need a share of its memory.
 """
 
 import sys
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock._caught import Caught
 
-_HOST: Final = "cpu"
-
-
-class ThreadSettings(NamedTuple):
-    """The settings of a thread.
-
-    Attributes:
-        grad: whether gradients are recorded.
-        autocast: the name of the dtype of `torch.autocast` on the host; empty if it is off.
-    """
-
-    grad: bool = True
-    autocast: str = ""
-
 
 class TorchSettings(NamedTuple):
-    """The settings of a program, and of one of its threads.
+    """The settings of a program.
 
     Attributes:
         dtype: the name of the default dtype.
         precision: of products of matrices of `float32`; empty to leave it alone.
         determinism: whether only deterministic algorithms are used: 0 for no, 1 for a warning, 2 for an error.
-        flushes: whether denormal numbers become zero.
-        thread: those of the thread.
     """
 
     dtype: str = "float32"
     precision: str = ""
     determinism: int = 0
-    flushes: bool = False
-    thread: ThreadSettings = ThreadSettings()
 
 
 def loaded_torch() -> ModuleType | None:
@@ -52,17 +33,8 @@ def loaded_torch() -> ModuleType | None:
     return torch if hasattr(torch, "default_generator") else None
 
 
-def thread_settings() -> ThreadSettings:
-    """Return the settings of this thread."""
-    torch: Any = loaded_torch()
-    if torch is None:
-        return ThreadSettings()
-    casts = hasattr(torch, "get_autocast_dtype") and torch.is_autocast_enabled(_HOST)  # since torch 2.4
-    return ThreadSettings(torch.is_grad_enabled(), _name(torch.get_autocast_dtype(_HOST)) if casts else "")
-
-
 def torch_settings() -> TorchSettings:
-    """Return the settings of this program and this thread."""
+    """Return the settings of this program."""
     torch: Any = loaded_torch()
     if not hasattr(torch, "get_float32_matmul_precision"):  # another thread is importing it, if it is there
         return TorchSettings()
@@ -73,26 +45,11 @@ def torch_settings() -> TorchSettings:
         _name(torch.get_default_dtype()),
         "" if precision == "highest" else precision,
         torch.get_deterministic_debug_mode(),
-        sys.float_info.min / 2 == 0,
-        thread_settings(),
     )
 
 
-def adopt_thread_settings(settings: ThreadSettings) -> None:
-    """Give these settings to this thread, which has the default ones."""
-    torch: Any = loaded_torch()
-    if torch is None:
-        return
-    if not settings.grad:
-        torch.set_grad_enabled(False)
-    if settings.autocast:
-        torch.set_autocast_dtype(_HOST, getattr(torch, settings.autocast))
-        torch.set_autocast_cache_enabled(False)  # `torch.autocast` empties it at its end, which the thread doesn't see
-        torch.set_autocast_enabled(_HOST, enabled=True)
-
-
 def adopt_torch_settings(settings: TorchSettings) -> None:
-    """Give these settings to this process, which has loaded torch, and to this thread."""
+    """Give these settings to this process, which has loaded torch."""
     torch: Any = loaded_torch()
     if settings.dtype != "float32":
         torch.set_default_dtype(getattr(torch, settings.dtype))
@@ -100,9 +57,6 @@ def adopt_torch_settings(settings: TorchSettings) -> None:
         torch.set_float32_matmul_precision(settings.precision)
     if settings.determinism:
         torch.set_deterministic_debug_mode(settings.determinism)
-    if settings.flushes:
-        torch.set_flush_denormal(True)
-    adopt_thread_settings(settings.thread)
 
 
 def _name(dtype: object) -> str:

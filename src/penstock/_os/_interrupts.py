@@ -37,7 +37,6 @@ from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock._caught import Handler, python_handlers, scopes
 from penstock._os._bell import Bell
-from penstock._torch_settings import ThreadSettings, adopt_thread_settings, thread_settings
 
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -214,7 +213,7 @@ def holding_interrupts(
 
 
 class DaemonThread:
-    """A thread that runs `work` once, with the context variables and torch's settings of the thread that starts it.
+    """A thread that runs `work` once, with the context variables of the thread that starts it.
 
     So functions of the program compute the same there: NumPy's treatment of errors and decimal's precision are such
     variables. Their values are shared, but for decimal's context, which functions may change.
@@ -232,8 +231,7 @@ class DaemonThread:
         self.name: Final = name
         ended = Bell()
         self._ended: Bell | None = ended  # None once it has rung
-        given = (_run, work, ended, thread_settings())
-        thread = threading.Thread(target=_context().run, args=given, name=name, daemon=True)
+        thread = threading.Thread(target=_context().run, args=(_run, work, ended), name=name, daemon=True)
         self._thread = weakref.ref(thread)
         thread.start()
         self._ident = thread.ident
@@ -276,9 +274,8 @@ def _context() -> contextvars.Context:
     return context
 
 
-def _run(work: Callable[[], None], ended: Bell, settings: ThreadSettings) -> None:
+def _run(work: Callable[[], None], ended: Bell) -> None:
     try:
-        adopt_thread_settings(settings)
         work()
     finally:
         ended.ring()

@@ -58,7 +58,7 @@ class GlobalSeeds(NamedTuple):
         python: of `random`.
         numpy: of NumPy's legacy generator.
         torch: of torch's default generators.
-        torch_settings: those of the program and the thread that starts the process.
+        torch_settings: those of the program.
         numpy_errors: as `numpy.geterr` returns them; None to leave them alone.
         decimal_context: the current context of `decimal`; None if the program has not set it.
     """

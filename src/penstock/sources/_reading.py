@@ -171,10 +171,10 @@ def _reader(source: Source) -> Callable[[Keys], list[Record]]:
     if callable(read):
         if _is_own(source):
             return lambda keys: checked(source, read(keys), keys)
-        return lambda keys: checked(source, _by_copy(source, read, keys), keys)
+        return lambda keys: _apart(_listed(source, _by_copy(source, read, keys), keys), keys)
     get_items = getattr(source, "__getitems__", None)
     if callable(get_items):
-        return lambda keys: checked(source, _by_copy(source, get_items, keys.tolist()), keys)
+        return lambda keys: _apart(_listed(source, _by_copy(source, get_items, keys.tolist()), keys), keys)
     return lambda keys: [source[key] for key in keys.tolist()]
 
 
@@ -199,9 +199,14 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
     Raises:
         SourceError: it isn't a list of one record for each key.
     """
+    records = _listed(source, returned, keys)
+    return records if _is_own(source) and not isinstance(source, AwaitedSource) else _apart(records, keys)
+
+
+def _listed(source: Source, returned: object, keys: Keys) -> list[Record]:
     kind = type(returned)
     if kind is list and len(cast("Sized", returned)) == len(keys):  # usual; the checks below take ten times as long
-        return _apart(source, cast("list[Record]", returned), keys)
+        return cast("list[Record]", returned)
     records = list(cast("Iterable[Record]", returned)) if _is_list_of_records(returned) else None
     if records is None or len(records) != len(keys):
         got = f"one {kind.__name__}" if records is None else f"{len(records)} of them"
@@ -211,7 +216,7 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
             source=name_of(source),
             keys=keys.reshape(len(keys), -1)[:8, 0].tolist(),
         )
-    return _apart(source, records, keys)
+    return records
 
 
 def _is_list_of_records(returned: object) -> bool:
@@ -224,7 +229,7 @@ class _NotCopiedError(Exception):
     """Records of one key share an object that can't be copied; read one by one, each has its own."""
 
 
-def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
+def _apart(records: list[Record], keys: Keys) -> list[Record]:
     """Return records of which no two of one key share memory, since a function above may write to its input.
 
     A source may read each distinct key once, and return that record wherever the key occurs. A read of one key at a
@@ -233,10 +238,8 @@ def _apart(source: Source, records: list[Record], keys: Keys) -> list[Record]:
     Raises:
         _NotCopiedError: a record can't be copied.
     """
-    if len(keys) == 1 or (_is_own(source) and not isinstance(source, AwaitedSource)):
-        return records
     column = keys if keys.ndim == 1 else keys[:, 0]
-    if not has_repeats(column):  # mostly so
+    if len(keys) == 1 or not has_repeats(column):  # mostly so
         return records
     values, counts = np.unique(column, return_counts=True)
     places: list[int] = np.flatnonzero(np.isin(column, values[counts > 1])).tolist()

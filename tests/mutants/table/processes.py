@@ -154,8 +154,8 @@ PROCESSES: Final[Faults] = {
         ),
     },
     "_torch_settings.py": {
-        "torch: workers record gradients although the program doesn't": (
-            *("if not settings.grad:", "if False:"),
+        "torch: workers use other algorithms than the program": (
+            *("if settings.determinism:", "if False:"),
             "torch/test_loader.py::test_torch_has_the_settings_of_the_program",
         ),
     },

@@ -29,6 +29,8 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
+import torch
+
 from penstock._caught import Caught
 from penstock._os import HeldInterrupts, holding_interrupts
 from penstock._runtime import Learned
@@ -197,7 +199,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             may_make_whole=given.num_batch_workers is None,
         )
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
-        start = Start(sent, given.num_workers, self._begun.base_seed)
+        start = Start(sent, given.num_workers, self._begun.base_seed, grad=torch.is_grad_enabled())
         self._is_persistent: bool = given.persistent_workers
         most = max(least, 2 * rules.num_workers)
         ahead = Ahead(least, most, drawn=prefetch * rules.num_workers)  # torch draws as many, then one for each batch
@@ -382,7 +384,7 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
         self._streams: list[_Stream] = []
         self._epoch = -1
         for number in range(workers):
-            start = Start(sent, workers, self._begun.base_seed, number)
+            start = Start(sent, workers, self._begun.base_seed, number, torch.is_grad_enabled())
             self._streams.append(_Stream(given, start, ahead))
         self.restart(given, saved)
 

@@ -66,16 +66,19 @@ class Start:
         num_workers: the number of workers.
         base_seed: the base seed of the iterator that the workers serve.
         first: the number of the scheduler's first worker.
+        grad: whether the program records gradients, as a fork of it would.
     """
 
     work: Sealed | Arrived
     num_workers: int
     base_seed: int
     first: int = 0
+    grad: bool = True
 
     def __call__(self, place: int) -> int | None:
         """Prepare the worker; return the seed that `worker_init_fn` gave torch's generator, or None if it gave none."""
         number = self.first + place
+        torch.set_grad_enabled(self.grad)
         work = user_code_of(self.work)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:
