@@ -106,6 +106,32 @@ def have_own_objects(elements: list[Element]) -> bool:
     return all(_reach(element, number, owners) is not None for number, element in enumerate(elements))
 
 
+def share_at_a_glance(elements: list[Element]) -> bool:
+    """Return whether two of some elements are one object, or hold one, or share memory that can be written to.
+
+    Only an element and the items of a dict, a list or a tuple are looked at: an object may reach a whole program.
+
+    Example:
+        >>> rows = np.zeros((2, 3))
+        >>> share_at_a_glance([rows[0], rows[1]]), share_at_a_glance([{"x": rows[0]}, {"x": rows[0]}])
+        (False, True)
+    """
+    owners: dict[int, int] = {}
+    memory: list[_Memory] = []
+    for number, element in enumerate(elements):
+        items: Iterable[Part] = ()
+        if isinstance(element, dict):
+            items = cast("dict[object, object]", element).values()
+        elif isinstance(element, list | tuple):
+            items = cast("Sequence[object]", element)
+        for part in _changeable([element, *items]):
+            if owners.setdefault(id(part), number) != number:
+                return True
+            span = _memory_of(part, number)
+            memory += () if span is None else (span,)
+    return bool(_overlapping(memory))
+
+
 def copied(element: Element, *, exactly: bool = False) -> Element:
     """Return an element with copies of its containers, its memory and its other objects.
 

@@ -1,9 +1,9 @@
 """Settings of torch that belong to the program, taken over by the processes that compute for it.
 
 They are those of the time at which a process starts. Where the program hasn't imported torch, nothing is done. The
-modes of one thread, such as `no_grad`, `autocast` and `set_flush_denormal`, aren't among them: workers outlive the scope
-of a mode, and would compute other values than the program after it. The default device isn't, either: a worker process that made a tensor on
-an accelerator would need a share of its memory.
+modes of one thread, such as `no_grad`, `autocast` and `set_flush_denormal`, aren't among them: workers outlive the
+scope of a mode, and would compute other values than the program after it. The default device isn't, either: a worker
+process that made a tensor on an accelerator would need a share of its memory.
 """
 
 import sys

@@ -157,7 +157,9 @@ class SourceTests:
                 columns = [_rows(len(keys), number, leaf) for leaf in leaves]
                 out = unflatten(structure, columns)
                 given = dict(cast("dict[object, object]", out)) if isinstance(out, dict) else {}
-                cast("Any", source).read_into(keys.copy(), out)
+                its_keys = keys.copy()
+                cast("Any", source).read_into(its_keys, out)
+                assert_same(its_keys, keys)
                 for name, part in given.items():
                     assert out[name] is part, f"read_into must fill out[{name!r}], and not replace it"
                 for row, key in enumerate(keys.tolist()):

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import penstock as ps
+from penstock._tree import flatten
 from penstock.errors import UsageError
 from tests.dataset.functions import keep
 from tests.places import in_places, place_of
@@ -113,6 +114,26 @@ class ReplacingSource:
         out["number"] = np.stack([keys, keys], 1)
 
 
+class NestedSource(ReplacingSource):
+    """The same with the array in a dict."""
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {"number": super().__getitem__(key)}
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Replace the array."""
+        super().read_into(keys, out["number"])
+
+
+class SortingSource(ReplacingSource):
+    """A source whose `read_into` sorts the keys in their place."""
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Fill the array."""
+        keys.sort()
+        out["number"][:] = keys[:, None]
+
+
 def rows() -> ps.Dataset:
     """Return shuffled numbers."""
     return ps.range(40, seed=3).shuffle()
@@ -154,11 +175,13 @@ def ours(error: BaseException) -> list[str]:
 
 
 @in_places("inline", "threads", "processes", "isolated")
-def test_a_source_that_replaces_arrays_of_a_batch_is_read_record_by_record(place: dict[str, Any]) -> None:
-    """So the batch is correct: nothing was written to its own arrays."""
-    with ps.Loader(ps.read(ReplacingSource()).batch(4), **place) as loader:
-        found = [batch["number"].tolist() for batch in loader]
-    assert found == [[[key, key] for key in range(first, first + 4)] for first in range(0, 40, 4)]
+@pytest.mark.parametrize("source", [ReplacingSource, NestedSource, SortingSource])
+def test_a_source_that_fills_rows_wrongly_is_read_record_by_record(source: Any, place: dict[str, Any]) -> None:
+    """So the batch is correct, although nothing was written to its own arrays, or in another order."""
+    backwards = range(39, -1, -1)
+    with ps.Loader(ps.read(source()).select(backwards).batch(4), **place) as loader:
+        found = np.concatenate([np.ravel(next(iter(flatten(batch)))) for batch in loader])
+    assert found.tolist() == [key for key in backwards for _ in range(2)]
 
 
 @pytest.mark.parametrize(

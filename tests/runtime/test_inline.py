@@ -1,7 +1,7 @@
 """Loaders without workers: how much is computed at once, when functions are called, and how deep in the stack."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +129,24 @@ def test_slow_functions_above_a_window_are_not_applied_to_all_of_it_at_once(
         with ps.Loader(ABOVE_LARGE_CHUNKS[verb](window, watched).batch(BATCH), num_workers=0) as loader:
             next(iter(loader))
         assert 0 < watched.calls <= most
+
+
+class AtOnce(Watched):
+    """The same with a form for blocks, whose time doesn't depend on their size."""
+
+    def apply_block(self, numbers: Sequence[int]) -> list[int]:
+        """Return the numbers."""
+        self.calls += 1
+        return list(numbers)
+
+
+def test_slow_functions_of_blocks_above_a_window_get_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may take as long for one element as for a hundred, so such functions get all that is there."""
+    watched = AtOnce(1.0)
+    monkeypatch.setattr("penstock._streaming._elementwise.time", SimpleNamespace(perf_counter=watched.clock))
+    dataset = ps.range(128, seed=1).window_shuffle(128).map(watched).batch(BATCH)
+    assert sum(map(len, ps.Loader(dataset, num_workers=0))) == 128
+    assert watched.calls < 10
 
 
 depths: list[int] = []

@@ -313,11 +313,13 @@ def test_windows_of_one_record_share_no_frames() -> None:
     assert next(iter(ps.Loader(dataset))).tolist() == [[100, 101], [101, 102]]
 
 
-def test_records_that_cannot_be_copied_are_read_one_by_one() -> None:
-    """If an object of a repeated key has no copy, each record is read alone; other errors of a source are raised."""
-    first, other, again = read_records(Once(lambda key: [key, threading.Lock()]), np.array([1, 0, 1]))
-    assert [first[0], other[0], again[0]] == [1, 0, 1]
-    assert first[1] is not again[1]
+def test_records_of_a_repeated_key_are_read_and_not_copied() -> None:
+    """They may have objects without a copy, and objects of which the program has one."""
+    source = Once(lambda key: [key, threading.Lock(), _no_waiting])
+    records = read_records(source, np.array([1, 0, 1, 1]))
+    assert [record[0] for record in records] == [1, 0, 1, 1]
+    assert len({id(record[1]) for record in records}) == 4
+    assert {record[2] for record in records} == {_no_waiting}
 
 
 class Sorting(Once):

@@ -152,8 +152,9 @@ class Dataset(NotesErrors, Generic[T_co]):
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
             need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
+            chosen = Slice.from_slice(index, total)
             need_reach(self._node, _slice_text(index), max(index.start or 0, index.stop or 0))
-            return self._new(choose(self._node, Slice.from_slice(index, total), _slice_text(index)))
+            return self._new(choose(self._node, chosen, _slice_text(index)))
         position = operator.index(index)
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:

@@ -73,10 +73,10 @@ from penstock._graph._nodes import (
 )
 from penstock._graph._splitting import splitting_of
 from penstock._readings import StepTimes
-from penstock.errors import InternalError, SourceError
+from penstock.errors import InternalError
 from penstock.sampling import MixtureRule
 from penstock.sampling import apply_block as apply_sampler
-from penstock.sources import is_read_singly, name_of, read_record
+from penstock.sources import fill_rows, is_read_singly, read_record
 
 _ROWS_PER_PART: Final = 4  # on average; with fewer, an array for each part costs more than a list
 _MAX_SINGLY: Final = 4  # rows of a part: evaluating these without arrays costs about as much as with them
@@ -213,21 +213,9 @@ def read_into(node: Read, keys: Integers, out: Element, times: StepTimes, weight
         weight: this call stands for so many calls, as in `StepTimes.lap`; 0 if nothing of it is measured.
 
     Raises:
-        SourceError: the source replaced an array, so that the batch's own is without the records. The rows are then
-            read again, by `read`.
+        SourceError: as `fill_rows`. The rows are then read again, by `read`.
     """
-    parts = cast("dict[object, object]", out if isinstance(out, dict) else {})
-    given = tuple(parts.items())
-    node.source.read_into(keys, out)
-    for name, part in given:
-        if parts.get(name) is not part:
-            source = name_of(node.source)
-            raise SourceError(
-                f"read_into() of a source must write into the arrays of out, and not replace them; {source} replaced "
-                f"out[{name!r}]. Assign to its items: out[{name!r}][:] = values.",
-                source=source,
-                keys=keys[:8].tolist(),
-            )
+    fill_rows(node.source, keys, out)
     if weight:
         times.lap(node, len(keys), weight)
 

@@ -103,8 +103,9 @@ class MapStage(SameTokenStage):
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         pace = _Pace(FUNCTION_ELEMENTS)
+        is_paced = not hasattr(self.step.function, "apply_block")  # the cost of its calls may hardly depend on the size
         for chunk in self.below.run(token):
-            for part in pace.parts(chunk):
+            for part in pace.parts(chunk) if is_paced else (chunk,):
                 yield from self._applied(part, pace)
 
     def _applied(self, chunk: Chunk, pace: _Pace) -> Iterator[Chunk]:

@@ -8,6 +8,7 @@ from typing import Final
 CHUNK_SECONDS: Final = 0.002  # work of a chunk, after which a stage yields what it has: no batch waits long for others
 INPUT_ELEMENTS: Final = 4096  # of a chunk of all block inputs together: the parts of a mixture share the memory
 CHUNK_ELEMENTS: Final = 1024  # made by a user's function or fold at once: they are in memory (one element stays whole)
+COMPARED_ELEMENTS: Final = 8  # of a stream, at its begin: an iterable that uses a buffer again does so from the first
 MAX_STREAM_ELEMENTS: Final = 64  # of a chunk of a stream: each waits for the last one, and a stream may be slow
 MAX_MIXTURE_ELEMENTS: Final = 64  # of a chunk of parts that are read in turns: the parts read no further ahead
 PACKED_DOCUMENTS: Final = 1024  # assigned and filled at once by `pack`: a call costs as much as some hundred of them

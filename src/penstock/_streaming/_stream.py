@@ -18,13 +18,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
 from penstock._readings import StepTimes
 from penstock._signatures import name_of
 from penstock._streaming._inputs import InputRange
-from penstock._streaming._policy import CHUNK_SECONDS, MAX_STREAM_ELEMENTS, SKIPPED_ELEMENTS, SNAPSHOT_EVERY
+from penstock._streaming._policy import (
+    CHUNK_SECONDS,
+    COMPARED_ELEMENTS,
+    MAX_STREAM_ELEMENTS,
+    SKIPPED_ELEMENTS,
+    SNAPSHOT_EVERY,
+)
 from penstock._streaming._stage import (
     LARGEST,
     Chunk,
@@ -81,7 +88,7 @@ class StreamStage:
                     continue
                 elements.append(element)
                 tokens.append((count, newest))
-                reuse.look(elements, count)
+                reuse.look(element, count, is_alone=len(elements) == 1)
                 if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
                     yield self._timed_chunk(elements, tokens)
                     elements, tokens = [], []
@@ -166,45 +173,47 @@ class StreamStage:
 class _Reuse:
     """A search for an iterable that changes what it has yielded, such as a buffer or a dict that it uses again.
 
-    A loader reads ahead, so all elements of a chunk would have the content of the last one. The chunk isn't passed on
-    yet, so only the iterable can have changed an element of it. One that does so begins with its first elements, hence
-    only these are compared; later ones would take time.
+    A loader reads ahead, so all elements of a batch would have the content of the last one. Each of the first elements
+    is compared with what it was, once the iterable has yielded the next one. An element of an earlier chunk was passed
+    on, and a function may have changed it; it is only compared if it is yielded again.
     """
 
     def __init__(self, step: Stream) -> None:
         self._step = step
-        self._first: object = None
-        self._is_over = False
+        self._last: tuple[Element, object] | None = None
+        self._left = COMPARED_ELEMENTS
 
-    def look(self, elements: list[Element], count: int) -> None:
-        """Note the first element of a chunk, and compare it once the chunk has a second one.
+    def look(self, element: Element, count: int, *, is_alone: bool) -> None:
+        """Compare the element before this one with what it was, and note this one.
 
         Args:
-            elements: of the chunk so far.
-            count: the number of the last one in the stream.
+            element: the newest element.
+            count: its number in the stream.
+            is_alone: whether it is the first one of its chunk.
 
         Raises:
-            GraphError: the iterable has changed it.
+            GraphError: the iterable has changed the one before.
         """
-        if self._is_over:
+        if not self._left:
             return
-        if len(elements) == 1:
-            self._first = _content_of(elements[0])
-            return
-        first, self._first = self._first, None
-        self._is_over = True
-        if _content_of(elements[0]) != first:
+        last, self._last = self._last, None
+        self._left -= 1
+        if last is not None and (not is_alone or last[0] is element) and _content_of(last[0]) != last[1]:
             raise GraphError(
                 f"a stream must yield new objects, since a loader reads ahead; {name_of(self._step.iterable)} changed "
                 f"an element when it yielded number {count}, as with a buffer or a dict that is used again. Yield a "
                 "copy, such as array.copy() or dict(record)."
             )
+        if self._left:
+            self._last = element, _content_of(element)
 
 
 def _content_of(element: Element) -> object:
     """Return what of an element can be compared later: its structure, numbers and texts, and the bytes of arrays."""
-    leaves, structure = flatten(element)
-    return structure, [_leaf_content(leaf) for leaf in leaves]
+    with Caught(Exception):  # elements may be of any kind, also such as `flatten` refuses
+        leaves, structure = flatten(element)
+        return structure, [_leaf_content(leaf) for leaf in leaves]
+    return None
 
 
 def _leaf_content(leaf: object) -> object:

@@ -17,7 +17,7 @@ import copy
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
 from dataclasses import replace
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard, cast
 
@@ -220,7 +220,8 @@ def _is_list_of_elements(given: object) -> TypeGuard[Iterable[Element]]:
     """Return whether an object is a list, or another sequence that can't be meant as one element."""
     if isinstance(given, list | tuple):
         return not hasattr(cast("object", given), "_fields")  # a named tuple is an element
-    return isinstance(given, Sequence | Iterator) and not isinstance(given, str | bytes | bytearray | memoryview)
+    is_list = isinstance(given, Sequence | Iterator | ValuesView | KeysView | ItemsView)
+    return is_list and not isinstance(given, str | bytes | bytearray | memoryview)
 
 
 _Ref: TypeAlias = tuple[Sequence[Token], int]

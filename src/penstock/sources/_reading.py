@@ -14,13 +14,15 @@ import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
 from collections.abc import Set as AbstractSet
+from operator import is_not
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from penstock._caught import raised_by_handler
-from penstock._independent import independent
-from penstock.errors import InternalError, SourceError, UsageError
+from penstock._independent import share_at_a_glance
+from penstock._tree import flatten
+from penstock.errors import InternalError, SourceError
 from penstock.sources._arrays import Arrays
 from penstock.sources._as_source import AwaitedSource, check_unchanged, describe_key, source_length
 from penstock.sources._mapped import has_repeats
@@ -119,10 +121,48 @@ def read_spans(source: Source, keys: Keys, starts: Keys, stops: Keys) -> list[Re
     """
 
     def read(spans: Keys) -> list[Record]:
-        columns = (np.ascontiguousarray(column) for column in spans.T)
-        return checked(source, cast("_Spans", source).read_spans(*columns), spans)
+        columns = [np.array(column) for column in spans.T]
+        returned = cast("_Spans", source).read_spans(*columns)
+        check_unchanged(source, columns[0], spans[:, 0])
+        return checked(source, returned, spans)
 
     return _read_block(source, read, np.stack([keys, starts, stops], axis=1))
+
+
+def fill_rows(source: Source, keys: Keys, out: Record) -> None:
+    """Fill the arrays of a batch with the records of `keys`, by `read_into` of a source.
+
+    Args:
+        source: a source with `read_into`.
+        keys: int64, one axis, in [0, length); keys may repeat.
+        out: its arrays have one row for each key.
+
+    Raises:
+        SourceError: the source changed the keys; or replaced an array of `out`, which then has no records.
+    """
+    reads_into = cast("_RowSource", source).read_into
+    if _is_own(source):
+        reads_into(keys, out)
+        return
+    before, given = flatten(out)[0], keys.copy()
+    reads_into(given, out)
+    check_unchanged(source, given, keys)
+    after = flatten(out)[0]
+    if len(after) != len(before) or any(map(is_not, after, before)):
+        raise SourceError(
+            "read_into() of a source must write into the arrays of out, and not replace them; "
+            f"{name_of(source)} replaced one. Assign to its items: out[name][:] = values.",
+            source=name_of(source),
+            keys=keys[:8].tolist(),
+        )
+
+
+class _RowSource(Protocol):
+    """A source with `read_into`."""
+
+    def read_into(self, keys: Keys, out: Record) -> None:
+        """Fill rows with records."""
+        ...
 
 
 class _Spans(Protocol):
@@ -141,12 +181,14 @@ def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys
         return [_read_one(source, read, keys)]
     try:
         return read(keys)
+    except _SharedError:
+        return _read_distinct(source, read, keys)
     except Exception as error:
         if raised_by_handler(error):
             raise
         block_error = error
     records = [_read_one(source, read, keys[i : i + 1]) for i in range(len(keys))]
-    if is_transient(block_error) or isinstance(block_error, _NotCopiedError):
+    if is_transient(block_error):
         return records
     block_error.add_note(f"while reading {len(keys)} keys at once from {name_of(source)}; each can be read alone")
     raise block_error
@@ -171,10 +213,10 @@ def _reader(source: Source) -> Callable[[Keys], list[Record]]:
     if callable(read):
         if _is_own(source):
             return lambda keys: checked(source, read(keys), keys)
-        return lambda keys: _apart(_listed(source, _by_copy(source, read, keys), keys), keys)
+        return lambda keys: _need_own(_listed(source, _by_copy(source, read, keys), keys), keys)
     get_items = getattr(source, "__getitems__", None)
     if callable(get_items):
-        return lambda keys: _apart(_listed(source, _by_copy(source, get_items, keys.tolist()), keys), keys)
+        return lambda keys: _need_own(_listed(source, _by_copy(source, get_items, keys.tolist()), keys), keys)
     return lambda keys: [source[key] for key in keys.tolist()]
 
 
@@ -194,13 +236,14 @@ def checked(source: Source, returned: object, keys: Keys) -> list[Record]:
         keys: int64, one axis; or two axes, and the first column has the keys.
 
     Returns:
-        One record for each key. Those of a key that occurs more than once share no memory.
+        One record for each key.
 
     Raises:
         SourceError: it isn't a list of one record for each key.
+        _SharedError: a key occurs more than once, and its records share memory.
     """
     records = _listed(source, returned, keys)
-    return records if _is_own(source) and not isinstance(source, AwaitedSource) else _apart(records, keys)
+    return records if _is_own(source) and not isinstance(source, AwaitedSource) else _need_own(records, keys)
 
 
 def _listed(source: Source, returned: object, keys: Keys) -> list[Record]:
@@ -225,32 +268,47 @@ def _is_list_of_records(returned: object) -> bool:
     return is_list and not isinstance(returned, Mapping | AbstractSet | str | bytes | bytearray)
 
 
-class _NotCopiedError(Exception):
-    """Records of one key share an object that can't be copied; read one by one, each has its own."""
+class _SharedError(Exception):
+    """The records of a repeated key share memory; read by calls with distinct keys, they don't."""
 
 
-def _apart(records: list[Record], keys: Keys) -> list[Record]:
-    """Return records of which no two of one key share memory, since a function above may write to its input.
+def _need_own(records: list[Record], keys: Keys) -> list[Record]:
+    """Return records of which no two of one key share memory, as far as they show it.
 
-    A source may read each distinct key once, and return that record wherever the key occurs. A read of one key at a
-    time gives each its own, so copies take the place of these.
+    A source may read each distinct key once, and return that record wherever the key occurs. A function above may write
+    to its input, so each place needs what a read of its own gives.
 
     Raises:
-        _NotCopiedError: a record can't be copied.
+        _SharedError: two share memory.
     """
-    column = keys if keys.ndim == 1 else keys[:, 0]
+    column = _column(keys)
     if len(keys) == 1 or not has_repeats(column):  # mostly so
         return records
     values, counts = np.unique(column, return_counts=True)
     places: list[int] = np.flatnonzero(np.isin(column, values[counts > 1])).tolist()
-    found = list(records)
-    try:
-        own = independent([records[place] for place in places])
-    except UsageError as error:
-        raise _NotCopiedError from error
-    for place, record in zip(places, own, strict=True):
-        found[place] = record
+    if share_at_a_glance([records[place] for place in places]):
+        raise _SharedError
+    return records
+
+
+def _read_distinct(source: Source, read: Callable[[Keys], list[Record]], keys: Keys) -> list[Record]:
+    """Return the records of keys, some of them repeated, by reads of distinct keys: of the first places, and so on."""
+    column = _column(keys)
+    order = np.argsort(column, kind="stable")
+    is_first = np.diff(column[order], prepend=-1) != 0
+    places = np.arange(len(keys))
+    number = np.empty(len(keys), np.int64)  # of a key's occurrences before this one
+    number[order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    found: list[Record] = [None] * len(keys)
+    for each in range(int(number.max()) + 1):
+        chosen = np.flatnonzero(number == each)
+        for place, record in zip(chosen.tolist(), _read_block(source, read, keys[chosen]), strict=True):
+            found[place] = record
     return found
+
+
+def _column(keys: Keys) -> Keys:
+    return keys if keys.ndim == 1 else keys[:, 0]
 
 
 def _is_own(source: Source) -> bool:

@@ -49,7 +49,7 @@ class Source(Protocol):
 
     Reads must be safe from several threads, and a record must depend only on its key: changes of a record must not
     change the next read (a list of arrays can't guarantee that; don't write to its records), nor the records of other
-    keys in the same read. Where a key is repeated in one read, its record may be one object, which Penstock copies.
+    keys in the same read. Where a key is repeated in one read, its record may be one object; then Penstock reads again.
 
     Other processes get a source by pickle. A source that holds descriptors or memory maps must leave them out of its
     pickle, and open them again at the first read.
