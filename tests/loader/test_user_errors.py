@@ -180,7 +180,7 @@ def test_a_source_that_fills_rows_wrongly_is_read_record_by_record(source: Any, 
     """So the batch is correct, although nothing was written to its own arrays, or in another order."""
     backwards = range(39, -1, -1)
     with ps.Loader(ps.read(source()).select(backwards).batch(4), **place) as loader:
-        found = np.concatenate([np.ravel(next(iter(flatten(batch)))) for batch in loader])
+        found = np.concatenate([np.ravel(flatten(batch)[0][0]) for batch in loader])
     assert found.tolist() == [key for key in backwards for _ in range(2)]
 
 

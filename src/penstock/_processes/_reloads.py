@@ -17,8 +17,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import FunctionType, ModuleType
-from typing import Final
+from types import CodeType, FunctionType, ModuleType
+from typing import Final, NamedTuple, Self
 
 from penstock._caught import Caught
 from penstock._module_search import edited_file
@@ -63,7 +63,7 @@ class _Source:
         self._name = name
         self._path = path
         self._stamp = _stamp(path)
-        self._parts = dict(_parts(name, module))
+        self._parts = {part: _Seen.of(value, closure) for part, (value, closure) in _parts(name, module)}
 
     def is_followed(self, module: Mapping[str, object]) -> bool:
         """Return whether the module has the code of its file, which differs from what it was."""
@@ -71,13 +71,29 @@ class _Source:
             return False
         constants: dict[str, object] = {}
         for name, (part, closure) in _parts(self._name, module):
-            before, closure_before = self._parts.get(name, (None, None))
-            if part is before and closure is closure_before:
+            if self._parts.get(name) == _Seen.of(part, closure):
                 continue
             if not isinstance(part, _CONSTANTS):
                 return True
             constants[name.rpartition(".")[2]] = part
         return bool(constants) and _assigns_one_of(self._path, constants)
+
+
+class _Seen(NamedTuple):
+    """What is remembered of a function or constant.
+
+    Attributes:
+        identities: of the code or value, and of the closure.
+        code: so that its identity stays its own; a constant may be large, and the program may drop it.
+    """
+
+    identities: tuple[int, int]
+    code: CodeType | None
+
+    @classmethod
+    def of(cls, part: object, closure: object) -> "Self":
+        """Return it for a code or value, and a closure."""
+        return cls((id(part), id(closure)), part if isinstance(part, CodeType) else None)
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
