@@ -122,7 +122,7 @@ def test_slow_functions_above_a_window_are_not_applied_to_all_of_it_at_once(
 ) -> None:
     """The first batch waits for the functions of its own rows; fast functions get many at once, yet not all."""
     window = ps.range(4000, seed=1).window_shuffle(4000)
-    for seconds, most in (1.0, BATCH), (0.0, 1024):
+    for seconds, most in (1.0, BATCH), (0.0, 4096):
         watched = Watched(seconds)
         for module in ("_elementwise", "_turns"):
             monkeypatch.setattr(f"penstock._streaming.{module}.time", SimpleNamespace(perf_counter=watched.clock))

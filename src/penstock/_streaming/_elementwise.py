@@ -34,7 +34,7 @@ from penstock._graph import (
     row_location,
     whereabouts,
 )
-from penstock._streaming._policy import CHUNK_ELEMENTS, CHUNK_SECONDS
+from penstock._streaming._policy import CHUNK_ELEMENTS, CHUNK_SECONDS, INPUT_ELEMENTS
 from penstock._streaming._stage import (
     LARGEST,
     ORDINAL,
@@ -64,10 +64,11 @@ class _Pace:
     one, and all would be in memory together.
     """
 
-    __slots__ = ("_at_once", "_decision")
+    __slots__ = ("_at_once", "_decision", "_most")
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: Decision, most: int) -> None:
         self._decision = decision
+        self._most = most  # elements, and results
         self._at_once = 1
 
     def parts(self, chunk: Chunk) -> Iterator[Chunk]:
@@ -86,10 +87,10 @@ class _Pace:
             given: the number of its elements.
             made: the number of results.
         """
-        if made >= CHUNK_ELEMENTS or time.perf_counter() - began >= CHUNK_SECONDS:
+        if made > self._most or time.perf_counter() - began >= CHUNK_SECONDS:
             self._at_once = max(min(self._at_once, given) // 2, 1)
         elif given >= self._at_once:
-            self._at_once = min(self._at_once * 2, CHUNK_ELEMENTS)
+            self._at_once = min(self._at_once * 2, self._most)
 
 
 @frozen
@@ -102,7 +103,7 @@ class MapStage(SameTokenStage):
     context: Context
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        pace = _Pace(FUNCTION_ELEMENTS)
+        pace = _Pace(FUNCTION_ELEMENTS, INPUT_ELEMENTS)
         is_paced = not hasattr(self.step.function, "apply_block")  # the cost of its calls may hardly depend on the size
         for chunk in self.below.run(token):
             for part in pace.parts(chunk) if is_paced else (chunk,):
@@ -147,7 +148,7 @@ class FilterStage(SameTokenStage):
     context: Context
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
-        pace = _Pace(FUNCTION_ELEMENTS)
+        pace = _Pace(FUNCTION_ELEMENTS, INPUT_ELEMENTS)
         for chunk in self.below.run(token):
             for part in pace.parts(chunk):
                 yield from self._kept(part, pace)
@@ -207,7 +208,7 @@ class RowsStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         below, skip, *after = token
-        pace = _Pace(PARENT_ELEMENTS)
+        pace = _Pace(PARENT_ELEMENTS, CHUNK_ELEMENTS)
         for chunk in self.below.run(below):
             for parents in pace.parts(chunk) if chunk.elements else ():
                 if skip:
