@@ -82,11 +82,11 @@ def measured(plan: Plan, readings: Readings, clock: Measured, processors: int) -
 
 def _busy_each(plan: Plan, readings: Readings, made: float, at_workers: float) -> float:
     """Return the time of the workers for a batch, all else included; `at_workers` is that of their steps."""
-    if plan.is_indexed or not at_workers:
-        return readings.busy_seconds / made if made else 0.0
     in_order = {readings.numbers[id(node)] for node in plan.program.in_order}
     times = readings.step_times(each=False)
     whole = sum(time.seconds for number, time in enumerate(times) if number not in in_order)
+    if plan.is_indexed or not at_workers or not whole:  # the steps that share a time may be of both kinds
+        return readings.busy_seconds / made if made else 0.0
     return readings.busy_seconds * at_workers / whole
 
 
