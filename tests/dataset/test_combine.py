@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,6 +175,12 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "held a fraction": (lambda: Answers(held=0.5), r"held of step .* must be a whole number of at least 0; got 0.5"),
     "held more than added": (lambda: Answers(held=2), r"needs no more than 1 after it; got 2\. Count the elements"),
 }
+
+
+@pytest.mark.parametrize("given", [(1, 2), deque([1, 2]), {1: "a", 2: "b"}.keys(), {"a": 1, "b": 2}.values()])
+def test_a_combiner_may_return_any_list(given: Any) -> None:
+    """A tuple, a deque and the values of a dict are lists of elements, too."""
+    assert list(ps.range(1).combine(lambda: Answers(given))) == [1, 2]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,3 +160,10 @@ class TestEndless:
         """Positions that depend on the end are refused."""
         with pytest.raises(GraphError, match=r"repeats without end, so positions can't be counted from there; got \["):
             self.dataset[index]
+
+
+def test_a_slice_has_whole_numbers() -> None:
+    """A slice of anything else raises what a list raises."""
+    dataset: Any = ps.range(9)
+    with pytest.raises(TypeError, match="slice indices must be integers"):
+        dataset["a":"b"]

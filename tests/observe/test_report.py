@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ BATCH = 4
 def wait(element: Any) -> Any:
     """Return the element after a while, as a decoder that releases the GIL does."""
     threading.Event().wait(LONG)  # one of its own, since an event isn't sent to a process
+    return element
+
+
+def wait_and_note(taken: list[float], element: Any) -> Any:
+    """Return the element after a while, and note its seconds: on a busy machine it takes longer."""
+    began = time.perf_counter()
+    wait(element)
+    taken.append(time.perf_counter() - began)
     return element
 
 
@@ -249,14 +258,8 @@ def test_slow_placing_is_the_bottleneck(place: dict[str, Any]) -> None:
 
 def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
     """Of cheap reads some are timed, for others that were not done yet; the time of a batch is still that of one."""
-    taken: list[float] = []  # on a busy machine a wait takes longer
-
-    def waits(batch: Any) -> Any:
-        began = time.perf_counter()
-        wait(batch)
-        taken.append(time.perf_counter() - began)
-        return batch
-
+    taken: list[float] = []
+    waits = partial(wait_and_note, taken)
     with ps.Loader(ps.range(4096).batch(BATCH).map(waits, name="waits")) as loader:
         for number, _ in enumerate(loader):
             if number == 20:
@@ -269,14 +272,8 @@ def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
 @in_places("inline", "threads")
 def test_elements_that_fill_a_window_are_no_time_of_the_first_batches(place: dict[str, Any]) -> None:
     """The time of a batch is that of its own elements, however many were computed before it was delivered."""
-    taken: list[float] = []  # on a busy machine a wait takes longer
-
-    def waits(number: int) -> int:
-        began = time.perf_counter()
-        wait(number)
-        taken.append(time.perf_counter() - began)
-        return number
-
+    taken: list[float] = []
+    waits = partial(wait_and_note, taken)
     kept = ps.range(96).map(waits, name="waits").filter(even)
     with ps.Loader(kept.window_shuffle(16).batch(BATCH), **place) as loader:
         next(iter(loader))

@@ -1,11 +1,13 @@
 """The fork server: its imports, and the behaviour when one fails or the server is killed."""
 
+import gc
 import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock._processes._reloads import LoadedModules
 from tests.leaks import spares_of
 from tests.processes import functions
 from tests.processes.helping import SECONDS, open_spare, received, started, supervised, watched
@@ -156,6 +159,18 @@ def test_modules_that_the_program_loads_again(make_function: MakeFunction, tmp_p
             assert server_of(first.pid) == server_of(second.pid)
         os.kill(first.pid, signal.SIGTERM)
         assert first.death().exit_code == -signal.SIGTERM
+
+
+def test_values_of_modules_are_not_kept(make_function: MakeFunction) -> None:
+    """A module may drop a large constant, which the program doesn't keep in order to see changes."""
+    make_function("penstock_test_large", "class Names(dict): pass\nnames = Names()\ntext = [names]\ndef run(): pass")
+    module = vars(sys.modules["penstock_test_large"])
+    loaded = LoadedModules()
+    names = weakref.ref(module["names"])
+    del module["names"], module["text"]
+    gc.collect()
+    assert names() is None
+    assert "penstock_test_large" not in loaded.take_changed()
 
 
 def test_modules_whose_code_the_program_replaces(make_function: MakeFunction, tmp_path: Path) -> None:

@@ -151,8 +151,8 @@ class Dataset(NotesErrors, Generic[T_co]):
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
+            chosen = Slice.from_slice(index, total)  # checks the bounds
             need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
-            chosen = Slice.from_slice(index, total)
             need_reach(self._node, _slice_text(index), max(index.start or 0, index.stop or 0))
             return self._new(choose(self._node, chosen, _slice_text(index)))
         position = operator.index(index)

@@ -80,7 +80,7 @@ class _Source:
 
 
 class _Seen(NamedTuple):
-    """What is remembered of a function or constant.
+    """A function or constant as it was, without its value.
 
     Attributes:
         identities: of the code or value, and of the closure.

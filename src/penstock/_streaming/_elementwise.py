@@ -58,7 +58,7 @@ from penstock._streaming._stage import (
 
 
 class _Pace:
-    """How many elements a function is applied to before their results are passed on: as many as take 2 ms.
+    """The number of elements whose results are passed on together: as many as a function computes in 2 ms.
 
     A chunk may be a whole window, or all rows of an element. With all at once, the first result would wait for the last
     one, and all would be in memory together.

@@ -175,7 +175,7 @@ class _Reuse:
 
     A loader reads ahead, so all elements of a batch would have the content of the last one. Each of the first elements
     is compared with what it was, once the iterable has yielded the next one. An element of an earlier chunk was passed
-    on, and a function may have changed it; it is only compared if it is yielded again.
+    on, and a function may have changed it; it is only compared if it is yielded again, which then is as wrong.
     """
 
     def __init__(self, step: Stream) -> None:
@@ -200,9 +200,9 @@ class _Reuse:
         self._left -= 1
         if last is not None and (not is_alone or last[0] is element) and _content_of(last[0]) != last[1]:
             raise GraphError(
-                f"a stream must yield new objects, since a loader reads ahead; {name_of(self._step.iterable)} changed "
-                f"an element when it yielded number {count}, as with a buffer or a dict that is used again. Yield a "
-                "copy, such as array.copy() or dict(record)."
+                f"a stream must yield new objects, since a loader reads ahead; when {name_of(self._step.iterable)} "
+                f"yielded element {count}, the one before had changed, as with a buffer or a dict that is used again. "
+                "Yield a copy, such as array.copy() or dict(record)."
             )
         if self._left:
             self._last = element, _content_of(element)

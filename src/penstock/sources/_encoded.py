@@ -17,7 +17,7 @@ _PIL_MODES: Final[Mapping[str, tuple[str, int]]] = {
     "F": ("<f4", 1),
 }  # fmt: skip
 
-_BITS: Final = "1"  # the mode of Pillow with eight pixels in a byte, the first in its highest bit; each row begins anew
+_BITS: Final = "1"  # the mode of Pillow with eight pixels in a byte, the first in the highest bit; a row is whole bytes
 
 
 class DamageError(Exception):
