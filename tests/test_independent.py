@@ -83,6 +83,15 @@ def test_a_write_to_one_element_changes_no_other(drawn: list[Any], data: st.Data
         write_to(element)
 
 
+@pytest.mark.parametrize("made_of", [lambda view: [view], lambda view: {"x": view}, lambda view: [[1], view]])
+def test_read_only_memoryviews_are_kept(made_of: Callable[[memoryview], Any]) -> None:
+    """An element that is there twice is copied, with the memoryview in it: nothing can write to that."""
+    element = made_of(memoryview(b"abc"))
+    one, other = independent([element, element])
+    assert one is not other
+    assert one == other == made_of(memoryview(b"abc"))
+
+
 @given(plans)
 def test_an_exact_copy_behaves_like_its_element(plan: Any) -> None:
     """A write has the same result as for the element; an element with views of the same memory is refused."""

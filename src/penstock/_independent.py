@@ -337,6 +337,11 @@ def _is_atom(part: object) -> bool:
     return type(part) is object or isinstance(part, getattr(sys.modules.get("jax"), "Array", ()))
 
 
+def _is_fixed_view(part: object) -> bool:
+    """Return whether an object is a memoryview that writes to nothing; `copy.deepcopy` can't copy one."""
+    return isinstance(part, memoryview) and part.readonly
+
+
 def _is_array(part: object) -> "TypeGuard[NDArray[Any]]":
     """Return whether an object is an array, or the row of an array of structures, which is a view of it."""
     return isinstance(part, _ARRAYS)
@@ -428,7 +433,7 @@ def _memo(element: Element, *, exactly: bool) -> dict[int, Any]:
     parts = [part for _, part in owners.values()]
     if exactly and not _are_disjoint(parts):
         raise UsageError("some of its arrays share memory")
-    memo: dict[int, Any] = {id(part): part for part in parts if _is_atom(part)}
+    memo: dict[int, Any] = {id(part): part for part in parts if _is_atom(part) or _is_fixed_view(part)}
     for part in parts:
         if isinstance(part, dict):
             memo.update((id(key), key) for key in cast("dict[object, object]", part) if type(key) not in IMMUTABLE)

@@ -327,7 +327,7 @@ class _Journey:
             except StopIteration:
                 self._is_at_end = True
                 return
-            except (InjectedError, MemoryError, WorkerError) as error:
+            except (InjectedError, MemoryError, SystemExit, WorkerError) as error:
                 self._accept(error)
                 if is_error_enough:
                     return
@@ -359,7 +359,7 @@ class _Journey:
             if brief(kept) != before:
                 raise AssertionError("a batch changed after it was delivered")
 
-    def _accept(self, error: Exception) -> None:
+    def _accept(self, error: BaseException) -> None:
         """Count an injected error; raise any other."""
         if INJECTED in str(error):
             self._count(RAISED)
@@ -477,7 +477,7 @@ class _Journey:
             del self._batches
         if self._chance.is_one_in(2):
             self._batches = iter(self._loader)
-            with suppress(StopIteration, ValueError, InjectedError, MemoryError, WorkerError):
+            with suppress(StopIteration, ValueError, InjectedError, MemoryError, SystemExit, WorkerError):
                 for _ in range(self._chance.between(0, 3)):
                     next(self._batches)
         self._loader.load_state_dict(state)
