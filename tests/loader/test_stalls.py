@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import signal
 import threading
 from collections.abc import Callable, Generator
@@ -130,6 +131,20 @@ def test_a_timeout_raises_in_the_consumer(hanging: Hanging) -> None:
         loader.seek(0)
         hanging.released.set()
         assert [batch.tolist() for batch in loader] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
+
+
+def test_an_error_advises_to_pass_the_hanging_batch_alone() -> None:
+    """Small batches that wait with the hanging one are not delivered, and the advice passes none of them."""
+    hanging = Hanging(300)
+    with threads(ps.range(400).map(hanging).batch(1)) as loader:
+        delivered: list[int] = []
+        with pytest.raises(WorkerError) as raised:
+            delivered.extend(int(batch[0]) for batch in loader)
+        assert delivered == [*range(len(delivered))]
+        advised = re.findall(r"seek\((\d+)\)", str(raised.value))
+        assert advised in ([], [str(len(delivered) + 1)])
+        hanging.released.set()
+        assert [int(batch[0]) for batch in loader] == [*range(400)]
 
 
 def test_a_batch_that_is_late_is_delivered(hanging: Hanging) -> None:

@@ -630,7 +630,7 @@ class Scheduler:
             max(found.since, since),
             lambda: "worker_init" if armed is None else describe_block(armed.job, found.block),
             self._idents.get(worker),
-            None if armed is None or not at else armed.job.extent(found.block)[0],
+            None if armed is None or not at or armed.job.steps > 1 else armed.job.extent(found.block)[0],
         )
 
     def _at_work(self) -> list[AtWork]:
