@@ -76,6 +76,17 @@ def test_a_forgotten_layout_is_described_again() -> None:
     assert ends.layouts == MAX_LAYOUTS + 2
 
 
+def test_large_layouts_are_forgotten_sooner() -> None:
+    """What both ends keep is bounded by its leaves, too; the last layout is kept, however large it is."""
+    ends = Ends()
+    described: list[bool] = []
+    for size in (50_000, 50_001, 50_002, 50_000, 300_000, 300_000):
+        message = ends.sent([0] * size)
+        described.append(message.description is not None)
+        assert ends.received(message) == [0] * size
+    assert described == [True, True, True, True, True, False]
+
+
 def test_layouts_of_many_writers_are_one() -> None:
     """A receiver of several writers learns alike elements once: a layout's id follows from its description."""
     ends = Ends()

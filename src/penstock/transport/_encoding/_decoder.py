@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_COPIED_BYTES: Final = 65_536  # a label that the reader keeps must not keep the memory of its image
-_MAX_LAYOUTS: Final = 4_096  # of all writers together; those that were not used for longest are forgotten
+_MAX_LAYOUTS: Final = 4_096  # those that were not used for longest are forgotten; more than an encoder keeps
+_MAX_LEAVES: Final = 1 << 18  # of these layouts together; more than an encoder keeps
 _EVERYTHING: Final = 1 << 63
 
 
@@ -88,6 +89,7 @@ class Decoder:
         self._allow_pickle = allow_pickle
         self._keeps_unreadable = keeps_unreadable
         self._learned: OrderedDict[bytes, _Learned] = OrderedDict()
+        self._learned_leaves = 0
 
     def learn(self, description: bytes) -> None:
         """Learn the layout of a description, so that messages with its id can be decoded; it may be repeated.
@@ -98,8 +100,10 @@ class Decoder:
         layout = parse_description(bytes(description))
         if layout.id not in self._learned:
             self._learned[layout.id] = _Learned(layout)
-            if len(self._learned) > _MAX_LAYOUTS:
-                self._learned.popitem(last=False)
+            self._learned_leaves += len(layout.leaves)
+            while len(self._learned) > _MAX_LAYOUTS or (self._learned_leaves > _MAX_LEAVES and len(self._learned) > 1):
+                _, oldest = self._learned.popitem(last=False)
+                self._learned_leaves -= len(oldest.layout.leaves)
         self._learned.move_to_end(layout.id)
 
     def decode(self, head: bytes, memory: object, places: Sequence[object], *, copy: bool = False) -> object:

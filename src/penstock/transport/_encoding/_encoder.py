@@ -41,6 +41,7 @@ Locate: TypeAlias = Callable[[int, int], object | None]
 """A function of an address and a size; it returns the place by which to send these bytes, or None to copy them."""
 
 MAX_LAYOUTS: Final = 256  # a decoder must keep those of all encoders that send to it
+MAX_LEAVES: Final = 1 << 17  # of these layouts together, which take about 300 bytes a leaf
 _LARGE_BYTES: Final = 65_536  # larger blobs are copied by NumPy, which starts more slowly and releases the GIL
 _MAX_TEXTS: Final = 256
 _TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may differ
@@ -135,6 +136,7 @@ class Encoder:
         self._locate = locate
         self._least_located_bytes = max(least_located_bytes, 1)
         self._cached: OrderedDict[tuple[Node, tuple[LeafKey, ...]], _Cached] = OrderedDict()
+        self._cached_leaves = 0
         self._pickled = 0
         self._layouts = 0
 
@@ -188,8 +190,10 @@ class Encoder:
         starts = [leaf.start for leaf in layout.leaves if isinstance(leaf, ArrayLeaf | TensorLeaf)]
         head_start = START.pack(FORM, layout.id)
         cached = self._cached[key] = _Cached(layout, head_start, tuple(start for start in starts if start is not None))
-        if len(self._cached) > MAX_LAYOUTS:
-            self._cached.popitem(last=False)
+        self._cached_leaves += len(layout.leaves)
+        while len(self._cached) > MAX_LAYOUTS or (self._cached_leaves > MAX_LEAVES and len(self._cached) > 1):
+            _, oldest = self._cached.popitem(last=False)
+            self._cached_leaves -= len(oldest.layout.leaves)
         return cached
 
 
