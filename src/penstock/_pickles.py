@@ -6,6 +6,7 @@ Each starts at a multiple of 64 bytes, and is read in place.
 
 import importlib
 import io
+import os
 import pickle
 import struct
 import sys
@@ -17,6 +18,8 @@ from contextlib import ExitStack
 from functools import cache, lru_cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias, cast
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _SIZE: Final = struct.Struct("<Q")
 _Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
 _PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
+_PARTS_OF_CLASS: Final = 6  # of cloudpickle's reduced class, the last of which sets its attributes
 _TEXTS: Final = frozenset({np.bytes_, np.str_})
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 _IN_MODULES: Final = (type, FunctionType, ModuleType)
@@ -194,7 +198,8 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so.
 
     It also sends by value what is in modules that other processes don't find. A memoryview stays one, while cloudpickle
-    alone makes it bytes, which lack its format, shape and writability.
+    alone makes it bytes, which lack its format, shape and writability. A class that is sent by value stays as it is in
+    the process that defines it, while cloudpickle alone sets all its attributes when another process sends it back.
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
@@ -203,6 +208,9 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     def reducer_override(self: _ByValuePickler, value: object) -> _Reduced:  # a table has no subclasses
         if isinstance(value, _IN_MODULES):
             self.by_value.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        if isinstance(value, type):
+            sent = None if self.copies else _reduced_received(value, dumps_copy)
+            return sent or _reduced_class(value, theirs.reducer_override(self, value))
         is_subclass = is_tensor(value) and type(value) not in known
         return (reduced_tensor(value) if is_subclass else None) or theirs.reducer_override(self, value)
 
@@ -210,7 +218,7 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
         with _ByValue(module) as self.by_value:
             theirs.dump(self, value)
 
-    own = {"dispatch_table": known, "reducer_override": reducer_override, "dump": dump}
+    own = {"dispatch_table": known, "reducer_override": reducer_override, "dump": dump, "copies": False}
     made: type[pickle.Pickler] = type("ValuePickler", (theirs,), own)
 
     def dumps(value: object, protocol: int | None = None, buffer_callback: Callable[..., Any] | None = None) -> bytes:
@@ -218,11 +226,88 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
         made(stream, protocol, buffer_callback=buffer_callback).dump(value)
         return stream.getvalue()
 
+    def dumps_copy(kind: type) -> bytes:
+        stream = io.BytesIO()
+        pickler: Any = made(stream, 5)
+        pickler.copies = True
+        pickler.dump(kind)
+        return stream.getvalue()
+
     return Pickling(dumps, made)
 
 
 class _ByValuePickler(Protocol):
     by_value: "_ByValue"
+    copies: bool
+    """Whether classes that were received are sent by value, too."""
+
+
+class _Origin(NamedTuple):
+    """The process that first sent a class by value, and the class's name in pickles."""
+
+    pid: int
+    name: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this process."""
+        return self.pid == os.getpid()
+
+
+_ORIGINS: Final[WeakKeyDictionary[type, _Origin]] = WeakKeyDictionary()
+_CLASSES: Final[WeakValueDictionary[_Origin, type]] = WeakValueDictionary()
+_COPIES: Final[WeakKeyDictionary[type, bytes]] = WeakKeyDictionary()
+
+
+def _reduced_class(kind: type, reduced: _Reduced) -> _Reduced:
+    """Reduce a class that cloudpickle reduces by value, so that the process that defines it keeps it as it is."""
+    parts: Any = reduced
+    if not isinstance(parts, tuple) or len(parts) != _PARTS_OF_CLASS:
+        return reduced
+    make, given, state, _, _, set_state = parts
+    origin = _ORIGINS.get(kind)
+    if origin is None:
+        origin = _keep(kind, _Origin(os.getpid(), uuid4().hex))
+    made: Any = (_made_class, (*origin, make, given), (set_state, state), None, None, _set_class)
+    return cast("_Reduced", made)
+
+
+def _reduced_received(kind: type, dumps: Callable[[type], bytes]) -> _Reduced | None:
+    """Reduce a class that another process sent to its name there, with a copy for processes that lack it."""
+    origin = _ORIGINS.get(kind)
+    if origin is None or origin.is_here:
+        return None
+    if kind not in _COPIES:
+        _COPIES[kind] = dumps(kind)
+    return _received_class, (*origin, _COPIES[kind])
+
+
+def _keep(kind: type, origin: _Origin) -> _Origin:
+    _CLASSES[origin] = kind
+    _ORIGINS[kind] = origin
+    return origin
+
+
+def _made_class(pid: int, name: str, make: Callable[..., type], given: tuple[Any, ...]) -> type:
+    origin = _Origin(pid, name)
+    known = _CLASSES.get(origin)
+    if known is not None and origin.is_here:
+        return known
+    made = make(*given)
+    _keep(made, origin)
+    return made
+
+
+def _set_class(kind: type, given: tuple[Callable[[type, Any], object], Any]) -> None:
+    if not _ORIGINS[kind].is_here:
+        set_state, state = given
+        _COPIES.pop(kind, None)
+        set_state(kind, state)
+
+
+def _received_class(pid: int, name: str, copy: bytes) -> type:
+    known = _CLASSES.get(_Origin(pid, name))
+    return cast("type", pickle.loads(copy)) if known is None else known
 
 
 class _ByValue:

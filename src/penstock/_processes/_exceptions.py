@@ -23,10 +23,11 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
+from penstock._pickles import pickler
 from penstock._tracebacks import trimmed
 from penstock.errors import InternalError, PenstockError, WorkerError
 
@@ -80,8 +81,8 @@ def pack_error(
     if with_pickle:
         with Caught(contain):
             # Loaded where functions of a script arrived by value: the types of their exceptions return so, too.
-            pickles: Any = sys.modules.get("cloudpickle", pickle)
-            tried = bytes(pickles.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+            dumps = pickler().dumps if "cloudpickle" in sys.modules else pickle.dumps
+            tried = bytes(dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
             if type(pickle.loads(tried)) is type(error):
                 pickled = tried
     kind = type(error).__qualname__
