@@ -261,8 +261,10 @@ _COPIES: Final[WeakKeyDictionary[type, bytes]] = WeakKeyDictionary()
 
 def _reduced_class(kind: type, reduced: _Reduced) -> _Reduced:
     """Reduce a class that cloudpickle reduces by value, so that the process that defines it keeps it as it is."""
-    parts: Any = reduced
-    if not isinstance(parts, tuple) or len(parts) != _PARTS_OF_CLASS:
+    if not isinstance(reduced, tuple):
+        return reduced
+    parts = cast("tuple[Any, ...]", reduced)
+    if len(parts) != _PARTS_OF_CLASS:
         return reduced
     make, given, state, _, _, set_state = parts
     origin = _ORIGINS.get(kind)
