@@ -364,7 +364,7 @@ STEPS = (
 )
 
 
-def report_of(**figures: Any) -> Report:
+def report_of(steps: tuple[StepReport, ...] = (), **figures: Any) -> Report:
     """Return a report of ten seconds in which one step takes most of the work."""
     known: dict[str, Any] = {
         "batches": 250,
@@ -376,7 +376,7 @@ def report_of(**figures: Any) -> Report:
         "processors": 8,
     }
     known.update(figures)
-    return Report(STEPS, **known)
+    return Report(steps or STEPS, **known)
 
 
 @pytest.mark.parametrize(
@@ -548,6 +548,16 @@ def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | No
     for name, gain in free.items():
         assert times.pop(f"{name} costs nothing") == pytest.approx(gain if name == step else 1.0)
     assert times == {"1 worker more": 1.0}
+
+
+def test_threads_that_hardly_compute_are_not_blamed_for_the_lock() -> None:
+    """Where the steps only wait, it is the training that holds the lock for which the threads wait."""
+    figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "lock_wait_seconds": 0.005}
+    step = StepReport("wait", "map(wait)", 0.076, 0.95, 0.01)
+    report = report_of((step,), **figures, consumer_seconds=0.012, consumer_p5_seconds=0.006)
+    assert report.consumer_own_seconds == 0.012
+    assert not any(each.kind for each in report.what_if)
+    assert "lock" not in str(report)
 
 
 def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:

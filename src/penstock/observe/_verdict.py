@@ -38,6 +38,7 @@ _ALSO: Final = 0.25  # of the waiting: the causes for which workers are idle mus
 _WORTH: Final = 1.05  # times: a smaller gain is not worth a change
 _FULL: Final = 0.85  # of the processors
 _BUSY_ENOUGH: Final = 0.8  # of the time of workers that keep up with the training
+_HOLDING: Final = 0.3  # processors that the steps keep busy at least, where they are why threads wait for the lock
 _OWN: Final = 0.75  # of the consumer's time, below which the rest are waits for the interpreter's lock
 _SWITCH_SECONDS: Final = 0.005  # after which a thread that computes gives the interpreter's lock to another one
 _MOST_WORKERS: Final = 64
@@ -164,8 +165,9 @@ class Model:
 
     @property
     def holds_interpreter(self) -> bool:
-        """Whether threads hold the interpreter's lock for so long that other threads wait for it."""
-        return self.has_threads and self.lock_wait_seconds > 0 and self.processors > 1
+        """Whether threads hold the interpreter's lock for so long that others wait; those that hardly compute don't."""
+        is_waited_for = self.lock_wait_seconds > 0 and self.computing >= _HOLDING
+        return self.has_threads and is_waited_for and self.processors > 1
 
     @property
     def own_seconds(self) -> float:
