@@ -195,3 +195,16 @@ def test_sequences_of_one_cut_document_share_no_random_stream() -> None:
     sequences = documents.pack(8, lengths=[64]).random_map(lambda sequence, rng: (len(sequence), rng.random()))
     drawn = [number for _, number in sequences]
     assert len(drawn) == len(set(drawn)) == 8
+
+
+def test_fill_is_for_leaves_that_are_packed() -> None:
+    """A misspelt name is refused when the leaves are known, that of a meta leaf at once."""
+    dataset = with_labels([3, 2])
+    with pytest.raises(
+        ps.errors.GraphError, match=r"fill must be for leaves that are packed, .*got fill for \['label'\]"
+    ):
+        list(dataset.pack(5, meta=["id"], fill={"label": -100}))
+    with pytest.raises(ps.errors.GraphError, match=r"got fill for \['token'\]"):
+        list(bare([3]).pack(5, fill={"token": -100}))
+    with pytest.raises(ps.errors.UsageError, match=r"got fill for \['id'\], which meta names"):
+        dataset.pack(5, meta=["id"], fill={"id": 0})

@@ -206,6 +206,9 @@ def _is_text(name: object) -> bool:
 
 
 def _check(packing: Packing) -> None:
+    listed = [name for name, _ in packing.fill if name in packing.meta]
+    if listed:
+        raise UsageError(f"fill must be for leaves that are packed; got fill for {listed}, which meta names. Omit it.")
     if packing.how not in ("best_fit", "split"):
         raise UsageError(f'how must be "best_fit" or "split"; got how={packing.how!r}')
     if packing.long not in ("split", "drop"):

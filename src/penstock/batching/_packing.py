@@ -151,10 +151,20 @@ def form_of(packing: Packing, document: Element) -> Form:
                 f"documents must be dicts with the leaves {named}; got a {type(document).__qualname__}. "
                 "Return a dict from .map, or name no leaves."
             )
+        _check_fill(packing, (BARE,))
         return Form((BARE,), (_dtype_of(packing, BARE, document, "a document"),), 0)
     features = _features(packing, document)
+    _check_fill(packing, features)
     dtypes = tuple(_dtype_of(packing, name, document[name], f"the leaf {name!r}") for name in features)
     return Form(features, dtypes, len(document))
+
+
+def _check_fill(packing: Packing, features: tuple[str, ...]) -> None:
+    strange = [name for name, _ in packing.fill if name and name not in features]
+    if strange:
+        raise GraphError(
+            f"fill must be for leaves that are packed, {list(features)}; got fill for {strange}. Fix the names."
+        )
 
 
 def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtype[Any]:
