@@ -347,3 +347,13 @@ def test_files_of_llm_c_have_their_dtype_in_the_header(tmp_path: Path) -> None:
     path.write_bytes(_with_header(np.arange(9, dtype=np.uint16), 20240520, 1, count=10))
     with pytest.raises(UsageError, match=r"10 tokens of uint16, so it must have 1044 bytes; it has 1042. Copy"):
         Tokens(path, 3, dtype="u2")
+
+
+def test_only_the_array_of_a_npy_file_is_read(tmp_path: Path) -> None:
+    """Bytes after the array belong to no document, and the suffix may be upper case."""
+    path = tmp_path / "T.NPY"
+    with path.open("wb") as file:
+        np.save(file, np.array([1, 2, 0, 3, 0, 4], np.uint16))
+        file.write(b"\0\0\7\0" * 5)
+    assert [record.tolist() for record in Tokens(path, separator=0)] == [[1, 2, 0], [3, 0], [4]]
+    assert Tokens(path, separator=0).lengths().tolist() == [3, 2, 1]

@@ -243,11 +243,13 @@ class DocumentScan:
         dtype: the tokens' dtype, as `numpy.dtype.str`.
         separator: the token that ends a document.
         begin_bytes: the start of the tokens in the file.
+        end_bytes: their end; None for the end of the file.
     """
 
     dtype: str
     separator: int
     begin_bytes: int
+    end_bytes: int | None = None
 
     @property
     def label(self) -> str:
@@ -257,7 +259,8 @@ class DocumentScan:
     @property
     def kind(self) -> str:
         """The scan with its arguments."""
-        return f"documents-1 {self.dtype} {self.separator} {self.begin_bytes}"
+        end = "" if self.end_bytes is None else f" {self.end_bytes}"
+        return f"documents-1 {self.dtype} {self.separator} {self.begin_bytes}{end}"
 
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
         """Return the offset of each document in tokens, and the number of tokens."""
@@ -265,8 +268,10 @@ class DocumentScan:
         stream.seek(self.begin_bytes)
         found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
         position = 0
-        while chunk := stream.read(_SCANNED_BYTES):
+        left = _SCANNED_BYTES if self.end_bytes is None else self.end_bytes - self.begin_bytes
+        while chunk := stream.read(min(_SCANNED_BYTES, left)):
             advance(len(chunk))
+            left -= 0 if self.end_bytes is None else len(chunk)
             tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
             found.append(np.flatnonzero(tokens == self.separator).astype(np.int64) + (position + 1))
             position += len(tokens)
@@ -291,6 +296,11 @@ class TokenFile:
     dtype: np.dtype[Any]
     count: int
     has_header: bool = False
+
+    def end_bytes(self) -> int | None:
+        """Return the end of the last token; None if it is the end of the file."""
+        end = self.begin_bytes + self.count * self.dtype.itemsize
+        return None if end == self.file.size else end
 
     def map_bytes(self) -> NDArray[np.uint8]:
         """Return the tokens' bytes, memory-mapped and read-only.
@@ -338,7 +348,7 @@ def find_token_files(paths: PathLike | Sequence[PathLike], dtype: DTypeLike | No
     """
     wanted = None if dtype is None else np.dtype(dtype)
     found = [
-        _npy_file(file, wanted) if file.path.endswith(".npy") else _raw_file(file, wanted)
+        _npy_file(file, wanted) if file.path.lower().endswith(".npy") else _raw_file(file, wanted)
         for file in find_files(paths, "Tokens")
     ]
     for other in found:
@@ -542,7 +552,7 @@ class _FoundDocuments(_Documents):
                 f"separator must be a token of {files[0].dtype}, in [{limits.min}, {limits.max}]; got {separator}."
             )
         self._separator = separator
-        scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes) for file in files]
+        scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes, file.end_bytes()) for file in files]
         self._index = OffsetIndex([file.file for file in files], scans, default_cache(), progress=True)
         super().__init__(files, self._index.counts)
         if len(self) == 0:
