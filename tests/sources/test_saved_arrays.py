@@ -149,3 +149,10 @@ def test_a_changed_byte_gives_rows_or_an_error(
         source.read(range(len(source)))
     except (SourceError, UsageError):
         pass
+
+
+def test_an_array_of_many_fields_is_opened(tmp_path: Path) -> None:
+    """Its header is longer than NumPy reads by default."""
+    rows = np.zeros(2, [(f"field_{number}", "<i4") for number in range(1000)])
+    np.save(tmp_path / "wide.npy", rows)
+    assert Arrays.open(tmp_path / "wide.npy")[1] == rows[1]
