@@ -208,3 +208,11 @@ def test_fill_is_for_leaves_that_are_packed() -> None:
         list(bare([3]).pack(5, fill={"token": -100}))
     with pytest.raises(ps.errors.UsageError, match=r"got fill for \['id'\], which meta names"):
         dataset.pack(5, meta=["id"], fill={"id": 0})
+
+
+def test_documents_of_python_objects_are_refused() -> None:
+    """The reason is the same on each path."""
+    documents = ps.read([np.array([1, 2], object)] * 2)
+    for packed in (documents.pack(4), documents.pack(4, lengths=[2, 2])):
+        with pytest.raises(ps.errors.GraphError, match=r"takes arrays of numbers; a document has Python objects"):
+            list(packed)

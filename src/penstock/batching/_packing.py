@@ -174,6 +174,11 @@ def _dtype_of(packing: Packing, name: str, tokens: object, what: str) -> np.dtyp
         GraphError: the tokens are no array of one axis, or the padding is no value of their dtype.
     """
     dtype = _array(tokens, what).dtype
+    if dtype.hasobject:
+        raise GraphError(
+            f"pack() takes arrays of numbers; {what} has Python objects. Convert it in .map, as in np.asarray(tokens, "
+            "np.int32), or name other leaves in meta=."
+        )
     fill = packing.padding(name)
     try:
         padding_token(fill, dtype)
