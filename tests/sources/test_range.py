@@ -58,3 +58,11 @@ def test_keys_must_be_in_range(keys: list[int]) -> None:
     """A key outside is an IndexError that names it."""
     with pytest.raises(IndexError, match=rf"a key must be in \[0, 5\); got {keys[-1]}"):
         Range(5).read(keys)
+
+
+def test_a_range_has_at_most_2_to_the_62_integers() -> None:
+    """One more is refused where the range is made."""
+    assert len(Range(2**62)) == 2**62
+    for stop in (2**62 + 1, 2**63):
+        with pytest.raises(UsageError, match=r"a range must have at most 2\*\*62 integers; got range\(0, \d+\)"):
+            Range(stop)

@@ -10,6 +10,7 @@ from penstock.errors import UsageError
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 _INT64 = np.iinfo(np.int64)
+_MOST = 1 << 62
 
 
 class Range:
@@ -21,7 +22,7 @@ class Range:
         step: the distance from one integer to the next; not 0.
 
     Raises:
-        UsageError: the step is 0, or an integer doesn't fit into int64.
+        UsageError: the step is 0, an integer doesn't fit into int64, or there are more than 2**62.
 
     Example:
         >>> source = Range(3, 12, 4)
@@ -39,6 +40,8 @@ class Range:
             numbers = range(0, start, step)
         if numbers and not (_INT64.min <= min(numbers[0], numbers[-1]) and max(numbers[0], numbers[-1]) <= _INT64.max):
             raise UsageError(f"all integers must fit into int64; got {numbers!r}. Scale them in a map.")
+        if numbers and (numbers[-1] - numbers[0]) // numbers.step >= _MOST:
+            raise UsageError(f"a range must have at most 2**62 integers; got {numbers!r}. Move stop, or raise step.")
         self._range = numbers
 
     def __len__(self) -> int:
