@@ -95,3 +95,11 @@ def test_a_changed_byte_gives_records_or_an_error(
     except (SourceError, UsageError):
         return
     assert sum(len(record) for record in source.read(range(len(source)))) <= 18
+
+
+def test_windows_end_with_the_index(tmp_path: Path) -> None:
+    """Tokens that no document has are in no window, and the fingerprint says so."""
+    whole, longer = write(tmp_path / "whole", WHOLE), write(tmp_path / "longer", WHOLE, count=12)
+    for prefix in (whole, longer):
+        assert [record.tolist() for record in Megatron(prefix, 3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert Megatron(whole, 3).fingerprint() != Megatron(longer, 3).fingerprint()

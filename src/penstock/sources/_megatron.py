@@ -12,6 +12,7 @@ Megatron writes sequences one after the other, so the documents of a file are sp
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._mapped import map_file
-from penstock.sources._tokens import Tokens
+from penstock.sources._tokens import TokenFile, Tokens
 
 _MAGIC: Final = b"MMIDIDX\0\0"
 _VERSION: Final = 1
@@ -79,6 +80,13 @@ class Megatron(Tokens):
             if len(index.load()) < 2:  # the end alone
                 raise UsageError(f"each prefix must have a document; {index.file.path!r} has none. Leave it out.")
         super().__init__([path + ".bin" for path in paths], length, dtype=dtype, stride=stride, documents=documents)
+
+    def _cut(self, files: list[TokenFile]) -> list[TokenFile]:
+        counts = [int(_index_of(file.file.path.removesuffix(".bin")).load()[-1]) for file in files]
+        return [
+            replace(file, count=count, is_cut=True) if count < file.count else file
+            for file, count in zip(files, counts, strict=True)
+        ]
 
 
 def _index_of(path: str) -> "_Index":

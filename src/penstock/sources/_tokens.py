@@ -115,7 +115,7 @@ class Tokens:
         files = find_token_files(paths, dtype)
         self._parts: _Windows | _FoundDocuments | _GivenDocuments | _StoredDocuments
         if length is not None:
-            self._parts = _Windows(files, length, length if stride is None else stride)
+            self._parts = _Windows(self._cut(files), length, length if stride is None else stride)
         elif separator is not None:
             self._parts = _FoundDocuments(files, separator)
         elif isinstance(documents, StoredOffsets):
@@ -124,6 +124,10 @@ class Tokens:
             self._parts = _GivenDocuments(files, () if documents is None else documents)
         self._length = len(self._parts)
         self._cast: np.dtype[Any] | None = None
+
+    def _cut(self, files: list["TokenFile"]) -> list["TokenFile"]:
+        """Return the files without the tokens that belong to no window."""
+        return files
 
     def astype(self, dtype: DTypeLike) -> "Tokens":
         """Return a source of the same records in another integer dtype, which must hold all values of the files' dtype.
@@ -224,7 +228,8 @@ class Tokens:
         digest = hashlib.blake2b(digest_size=16)
         for part in self._parts.files:
             header = " llm.c" if part.has_header else ""
-            digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}{header}\n".encode())
+            cut = f" cut {part.count}" if part.is_cut else ""
+            digest.update(f"{part.file.name!r} {part.file.size} {part.dtype.str}{header}{cut}\n".encode())
         self._parts.describe_into(digest)
         if self._cast is not None:
             digest.update(f" as {self._cast.str}".encode())
@@ -289,6 +294,7 @@ class TokenFile:
         dtype: the tokens' dtype, an integer one.
         count: the number of tokens.
         has_header: whether it begins with the header of llm.c.
+        is_cut: whether tokens at its end are left out.
     """
 
     file: LocalFile
@@ -296,6 +302,7 @@ class TokenFile:
     dtype: np.dtype[Any]
     count: int
     has_header: bool = False
+    is_cut: bool = False
 
     def end_bytes(self) -> int | None:
         """Return the end of the last token; None if it is the end of the file."""
