@@ -269,3 +269,13 @@ def test_an_array_of_the_other_byte_order_keeps_its_values_in_a_copy() -> None:
     for order in "<>":
         source = Arrays(np.arange(3, dtype=f"{order}i4"))
         assert [int(row) for row in pickle.loads(pickle.dumps(source)).read([2, 1])] == [2, 1]
+
+
+def test_fields_in_another_order_have_a_fingerprint() -> None:
+    """Its value depends on the order of the fields and on the content."""
+    rows = np.zeros(3, [("a", "<i4"), ("b", "<f8"), ("c", "<i2")])
+    other = rows.copy()
+    other["c"] = 1
+    chosen = (rows[["c", "a"]], rows[["a", "c"]], other[["c", "a"]])
+    assert len({Arrays(part).fingerprint() for part in chosen}) == 3
+    assert Arrays(rows[["c", "a"]]).fingerprint() == Arrays(rows[["c", "a"]]).fingerprint()

@@ -207,7 +207,7 @@ class Arrays:
             names = self._names or ("",)
             for name, number in sorted((repr(name), number) for number, name in enumerate(names)):
                 dtype, shape = self._layout[number]
-                digest.update(f"{name} {dtype.descr if dtype.names else dtype.str} {shape}".encode())
+                digest.update(f"{name} {_description(dtype)} {shape}".encode())
                 _add_content(digest, self._opened()[number], self._mapped[number])
             self._fingerprint = f"arrays-{digest.hexdigest()}"
         return self._fingerprint
@@ -329,3 +329,14 @@ def add_sample(digest: "hashlib.blake2b", array: NDArray[Any]) -> None:
     for number in range(SAMPLED_BLOCKS):
         start = (array.size - block) * number // (SAMPLED_BLOCKS - 1)
         digest.update(array.flat[start : start + block].tobytes())
+
+
+def _description(dtype: np.dtype[Any]) -> object:
+    """Return a dtype as a value whose text determines it."""
+    if dtype.fields is None:
+        return dtype.str if dtype.subdtype is None else (_description(dtype.base), dtype.shape)
+    try:
+        return dtype.descr
+    except ValueError:  # fields overlap, or aren't in the order of their offsets
+        fields = [(name, field[1], _description(field[0])) for name, field in dtype.fields.items()]
+        return fields, dtype.itemsize
