@@ -11,6 +11,7 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from types import ModuleType
 from typing import Any, SupportsIndex, TypeAlias, cast
@@ -97,17 +98,16 @@ class HDF5:
         self._ends = list(accumulate(layout.rows for layout in self._layouts))
         self._blocks = _blocks_of(self._layouts)
         self._decoded_bytes = decoded_bytes
-        # What is mapped is shared already, and would be copied.
-        is_mapped = any(place.offset is not None for layout in self._layouts for place in layout.places)
+        is_read = any(place.offset is None for layout in self._layouts for place in layout.places)
         identity = identity_of(self._files, f"HDF5 {first.described}")
-        self._shared = SharedBlocks(0 if is_mapped else len(self._blocks) - 1, decoded_bytes, identity)
+        self._shared = SharedBlocks(len(self._blocks) - 1 if is_read else 0, decoded_bytes, identity)
         self._begin()
 
     def _begin(self) -> None:
         """Begin without rows, as every process does."""
         self._kept = KeptBlocks[_Rows](self._decoded_bytes, self._shared)
         self._waste = Waste("block of chunks", self._decoded_bytes)
-        self._maps: dict[int, NDArray[np.uint8]] = {}
+        self._maps: dict[int, _Rows] = {}
         self._starts: list[int] = self._blocks.tolist()
 
     def __len__(self) -> int:
@@ -176,29 +176,36 @@ class HDF5:
         if rows is None:
             rows = self._kept.opened(block, self._read_block)
         place = key - self._starts[block]
-        return {name: own(values[place]) for name, values in rows.items()}
+        number, row = self._find(key)
+        mapped = self._mapped(number)  # is in no block: processes share it already, and a block would copy it
+        return {
+            name: own(mapped[name][row] if name in mapped else rows[name][place])
+            for name in self._layouts[number].names
+        }
 
     def _read_block(self, block: int) -> tuple[_Rows, int]:
         number, begin = self._find(self._starts[block])
         end = begin + self._starts[block + 1] - self._starts[block]
-        file, places = self._files[number], self._layouts[number].places
+        file, read = self._files[number], self._layouts[number].read
         check_unchanged(file)
         rows: dict[str, NDArray[Any]] = {}
-        if any(place.offset is None for place in places):
+        if read:
             with _reading(file.path, f"rows {begin} to {end - 1} of "), _h5py().File(file.path, "r") as opened:
-                rows = {place.name: _read(opened, place, begin, end) for place in places if place.offset is None}
+                rows = {place.name: _read(opened, place, begin, end) for place in read}
             self._waste.add(end - begin, self)
-        size = sum(map(_bytes_of, rows.values()))
-        for place in places:
-            if place.offset is not None:
-                rows[place.name] = _cut(self._mapped(number), place, begin, end)
-        return {place.name: rows[place.name] for place in places}, size
+        return rows, sum(map(_bytes_of, rows.values()))
 
-    def _mapped(self, number: int) -> NDArray[np.uint8]:
+    def _mapped(self, number: int) -> _Rows:
+        """Return all rows of the datasets of a file that are mapped."""
         known = self._maps.get(number)
         if known is None:
-            with _reading(self._files[number].path, ""):
-                known = self._maps[number] = map_file(self._files[number].path)
+            file, layout = self._files[number], self._layouts[number]
+            places = [place for place in layout.places if place.offset is not None]
+            if places:
+                check_unchanged(file)
+            with _reading(file.path, ""):
+                mapped = map_file(file.path) if places else np.empty(0, np.uint8)
+            known = self._maps[number] = {place.name: _cut(mapped, place, layout.rows) for place in places}
         return known
 
 
@@ -228,7 +235,7 @@ class _Place:
         return max(1, math.prod(self.shape) * self.dtype.itemsize)
 
 
-@frozen
+@frozen(cached=True)
 class _Layout:
     """The datasets of a file, which have the same number of rows."""
 
@@ -245,10 +252,20 @@ class _Layout:
         """The datasets, for messages."""
         return _described([(name, dtype.base, (*shape, *dtype.shape)) for name, dtype, shape in self.columns])
 
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The names of the datasets."""
+        return [place.name for place in self.places]
+
+    @cached_property
+    def read(self) -> Sequence[_Place]:
+        """The datasets that h5py reads, as they aren't mapped."""
+        return [place for place in self.places if place.offset is None]
+
     @property
     def block_rows(self) -> int:
         """The number of rows to read at once."""
-        read = [place for place in self.places if place.offset is None] or self.places
+        read = self.read or self.places
         return rows_of_blocks({max(1, place.chunk_rows) for place in read}, sum(place.row_bytes for place in read))
 
 
@@ -369,10 +386,10 @@ def _read(opened: _Opened, place: _Place, begin: int, end: int) -> NDArray[Any]:
     return values
 
 
-def _cut(mapped: NDArray[np.uint8], place: _Place, begin: int, end: int) -> NDArray[Any]:
+def _cut(mapped: NDArray[np.uint8], place: _Place, rows: int) -> NDArray[Any]:
     first = cast("int", place.offset)
-    part = mapped[first + begin * place.row_bytes : first + end * place.row_bytes]
-    return part.view(place.dtype.base).reshape(end - begin, *place.shape, *place.dtype.shape)
+    part = mapped[first : first + rows * place.row_bytes]
+    return part.view(place.dtype.base).reshape(rows, *place.shape, *place.dtype.shape)
 
 
 def _bytes_of(values: NDArray[Any]) -> int:
