@@ -265,6 +265,10 @@ def test_a_missing_end_mark_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
         assert source[0] == {"__key__": "a/1", "jpg": b"one" * 200, "cls": b"1"}
         assert f"has no end mark after byte {size}" in caplog.text
         caplog.clear()
+    (tmp_path / "b.tar").write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "penstock"):
+        assert len(Tar(tmp_path / "b.tar")) == 0
+    assert "has no end mark after byte 0" in caplog.text
 
 
 def _changed(changes: list[tuple[int, int]]) -> bytes:

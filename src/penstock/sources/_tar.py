@@ -340,7 +340,7 @@ def _record_offsets(
         if named is not None:
             records.add(member, *named)
     else:
-        if end and stop is None:
+        if stop is None:
             logging.getLogger("penstock").warning(
                 "the tar file %r has no end mark after byte %d, so it may be truncated between two members",
                 stream.name,
