@@ -130,6 +130,23 @@ def test_folders_of_images_and_shards_are_known(tmp_path: Path) -> None:
     assert ps.read(tmp_path / "flat" / "*.csv")[0]["label"] == "5"
 
 
+def test_a_folder_leaves_nothing_out_in_silence(tmp_path: Path) -> None:
+    """Compressed files, and class folders of images beside a table, are a UsageError with both and a remedy."""
+    for name in ("classes/cat/1.png", "classes/labels.csv", "mixed/a.csv", "mixed/b.csv.gz", "tars/a.tar.zst"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"a\n1\n")
+    for folder, reason in (
+        ("classes", r"the image 'cat.1.png' beside files for Csv. Pass a glob .*\*.csv', or .*ImageFolder"),
+        ("mixed", r"has 'b.csv.gz', which is compressed. Decompress it first, move it elsewhere, or pass a glob .*\*.csv'"),
+        ("tars", r"has 'a.tar.zst', which is compressed. Decompress it first"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            ps.read(tmp_path / folder)
+    assert len(ps.read(tmp_path / "mixed" / "*.csv")) == 1
+    with pytest.raises(UsageError, match=r"can't have a null character; got 'a.x00b.csv'. Remove it"):
+        ps.read("a\0b.csv")
+
+
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     """Files and folders of no known format are a UsageError with what is there, what is known, and a remedy."""
     (tmp_path / "a.bin").write_bytes(b"\1\2\3")

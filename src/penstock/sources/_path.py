@@ -1,5 +1,6 @@
 """The source of a path: the format is chosen by the names of the files that are there, and by how they begin."""
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from penstock.sources._tf_record import TFRecord
 from penstock.sources._zarr import Zarr, is_zarr
 
 _BEGIN_BYTES: Final = 512
+_COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
 _SHOWN: Final = 3  # names of files in a message
 _LEFT_BY_WRITE: Final = ["description.json", "manifest.json"]  # of a dataset without elements
 _PART: Final = re.compile(r"-\d+-of-\d+$")  # as in train.tfrecord-00003-of-00010
@@ -118,6 +120,8 @@ def source_of_path(path: PathLike) -> Source:
             f"a path must be one of this machine; got {given!r}. Read from a server by a source with an async read, as "
             "docs/how-to/read-from-a-server.md shows."
         )
+    if "\0" in given:
+        raise UsageError(f"a path can't have a null character; got {given!r}. Remove it.")
     if os.path.isdir(given):
         return _source_of_folder(given)
     paths = _without_indexes([file.path for file in find_files(given, "ps.read")])
@@ -133,6 +137,7 @@ def _source_of_folder(folder: str) -> Source:
     if written is not None:
         return written
     names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
+    _need_no_compressed(names, folder)
     paths = _without_indexes([os.path.join(folder, name) for name in names])
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
@@ -179,18 +184,47 @@ def _common(found: Sequence[tuple[str, _Format]], given: str) -> _Format:
 
 
 def _need_no_image(names: Sequence[str], folder: str, chosen: _Format) -> None:
-    """Check that a folder with files of a format has no images beside them, whose labels these may be.
+    """Check that a folder with files of a format has no images beside or below them, whose labels these may be.
 
     Raises:
         UsageError: it has one.
     """
-    image = next(filter(_is_image, names), None)
+    image = _first_image(names, folder)
     if image is not None:
         raise UsageError(
             f"a path must have files of one format; {folder!r} has the image {image!r} beside files for {chosen.name}. "
             f"Pass a glob of these, such as {os.path.join(folder, '*' + chosen.suffixes[0])!r}, or "
-            "ps.sources.Files(folder, pattern) for the images."
+            "ps.sources.Files(folder, pattern) or ps.sources.ImageFolder(folder) for the images."
         )
+
+
+def _first_image(names: Sequence[str], folder: str) -> str | None:
+    """Return an image of a folder, or of the folders in it."""
+    for name in names:
+        if _is_image(name):
+            return name
+        with contextlib.suppress(OSError):  # it is no folder, or can't be read
+            image = min(filter(_is_image, os.listdir(os.path.join(folder, name))), default=None)
+            if image is not None:
+                return os.path.join(name, image)
+    return None
+
+
+def _need_no_compressed(names: Sequence[str], folder: str) -> None:
+    """Check that a folder has no compressed files of a format, which would be left out.
+
+    Raises:
+        UsageError: it has one.
+    """
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        known = _named(stem) if suffix.lower() in _COMPRESSED else None
+        if known is not None:
+            raise UsageError(
+                f"a folder must have files with random access; {folder!r} has {name!r}, which is compressed. "
+                "Decompress it first, move it elsewhere, or pass a glob of the other files, such as "
+                f"{os.path.join(folder, '*' + known.suffixes[0])!r}."
+            )
 
 
 def _named(path: str) -> _Format | None:
