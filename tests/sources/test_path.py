@@ -137,7 +137,10 @@ def test_a_folder_leaves_nothing_out_in_silence(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"a\n1\n")
     for folder, reason in (
         ("classes", r"the image 'cat.1.png' beside files for Csv. Pass a glob .*\*.csv', or .*ImageFolder"),
-        ("mixed", r"has 'b.csv.gz', which is compressed. Decompress it first, move it elsewhere, or pass a glob .*\*.csv'"),
+        (
+            "mixed",
+            r"has 'b.csv.gz', which is compressed. Decompress it first, move it elsewhere, or pass a glob .*\*.csv'",
+        ),
         ("tars", r"has 'a.tar.zst', which is compressed. Decompress it first"),
     ):
         with pytest.raises(UsageError, match=reason):

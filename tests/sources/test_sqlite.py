@@ -2,7 +2,11 @@
 
 import os
 import pickle
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -194,3 +198,37 @@ def test_a_damaged_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(content.replace(b"CREATE TABLE", b"CREATE T\x80BLE"))
     with pytest.raises(CorruptRecordError, match=r"a.db' has names that are no UTF-8, or is damaged: .*Restore"):
         Sqlite(tmp_path / "a.db", "t")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permissions of folders")
+def test_a_database_with_a_log_is_read_in_a_folder_that_cannot_be_written_to() -> None:
+    """It is read if its log is gone; else the error has the remedy."""
+    code = """
+import os, sys
+from penstock.errors import SourceError
+from penstock.sources import Sqlite
+if not os.getuid():
+    os.setuid(65534)
+with Sqlite("closed.db", "t") as source:
+    assert source[1]["id"] == 7
+try:
+    Sqlite("open.db", "t")
+except SourceError as error:
+    assert "write-ahead log needs a folder that can be written to: run PRAGMA journal_mode=DELETE" in str(error), error
+else:
+    raise AssertionError
+"""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        closed = write(folder / "closed.db")
+        with closing(sqlite3.connect(closed)) as database:
+            database.execute("PRAGMA journal_mode=WAL")
+        with closing(sqlite3.connect(closed)) as database:
+            database.execute("INSERT INTO t VALUES (20, NULL, NULL, NULL)")
+            database.commit()
+            shutil.copy(closed, folder / "open.db")
+            shutil.copy(f"{closed}-wal", folder / "open.db-wal")
+        folder.chmod(0o555)
+        run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+        folder.chmod(0o755)
+    assert not run.returncode, run.stderr

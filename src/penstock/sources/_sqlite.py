@@ -35,6 +35,9 @@ from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 _RowKeys: TypeAlias = NDArray[np.int64] | list[Any]
 
 _LISTED: Final = 1 << 16  # keys in one step
+_HEADER_BYTES: Final = 20
+_READ_VERSION: Final = 19  # the byte of the header that says how the database is read
+_WITH_LOG: Final = b"\2"
 _NAME: Final = re.compile(r"\w+")
 _COLUMNS: Final = "SELECT name, type, pk FROM pragma_table_xinfo(?)"
 _ROWIDS: Final = ("rowid", "_rowid_", "oid")
@@ -304,15 +307,18 @@ class _Connection:
 
     def __init__(self, path: str, state: _State) -> None:
         self.process = os.getpid()
+        self._path = path
+        self._state = state
+        self._is_immutable = not state.log_bytes and _needs_no_log(path)
+        options = "mode=ro&immutable=1" if self._is_immutable else "mode=ro"
         try:
             # Another thread may close it, and a fork's child never does.
             self.handle = sqlite3.connect(
-                f"{Path(path).as_uri()}?mode=ro", uri=True, check_same_thread=False, isolation_level=None
+                f"{Path(path).as_uri()}?{options}", uri=True, check_same_thread=False, isolation_level=None
             )
         except _FAILURES as error:
             raise _translated(error, path, "the database can't be opened") from error
         self._finalizer = weakref.finalize(self, _close, self.handle, self.process)
-        self._path = path
         try:
             self._version = self._current_version()
         except _FAILURES as error:
@@ -327,7 +333,8 @@ class _Connection:
             SourceError: another connection has changed the database since this one was opened.
         """
         self.handle.execute("BEGIN")
-        if self._current_version() != self._version:
+        has_changed = self._current_version() != self._version
+        if has_changed or (self._is_immutable and _state_of(self._path) != self._state):
             raise SourceError(_CHANGED.format(self._path))
 
     def end(self) -> None:
@@ -368,6 +375,17 @@ def _state_of(path: str) -> _State:
     return _State(status.st_size, status.st_mtime_ns, log.st_size, log.st_mtime_ns if log.st_size else 0)
 
 
+def _needs_no_log(path: str) -> bool:
+    """Return whether a database whose log is empty is of the kind with a log, in a folder where SQLite can't use one."""
+    if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-shm"):
+        return False
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_HEADER_BYTES)[_READ_VERSION:] == _WITH_LOG
+    except OSError:  # SQLite raises it, too
+        return False
+
+
 def _ordered(keys: str) -> str:
     if not _ORDER.search(keys):
         raise UsageError(
@@ -391,7 +409,13 @@ def _translated(error: sqlite3.Error | UnicodeDecodeError, path: str, failure: s
         )
     if code in (None, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return UsageError(f"{failure} from {path!r}: {error}. Correct the table's name or the query.")
-    return SourceError(f"{failure} from {path!r}: {error}. Check the file's permissions, and that no program locks it.")
+    remedy = "Check the file's permissions, and that no program locks it."
+    if os.path.exists(f"{path}-wal") and not os.access(os.path.dirname(path), os.W_OK):
+        remedy = (
+            "Its write-ahead log needs a folder that can be written to: run PRAGMA journal_mode=DELETE on the "
+            "database, or copy it and its log elsewhere."
+        )
+    return SourceError(f"{failure} from {path!r}: {error}. {remedy}")
 
 
 def only_table(path: str) -> str:
