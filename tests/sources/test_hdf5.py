@@ -106,6 +106,55 @@ def test_processes_share_chunks_beside_contiguous_datasets(tmp_path: Path) -> No
     assert_same(copy[3], {"label": np.int64(3), "x": np.int64(3)})
 
 
+@pytest.mark.parametrize("kind", ["virtual", "linked", "external"])
+def test_another_file_with_values_counts_as_a_file(tmp_path: Path, kind: str) -> None:
+    """A changed one raises SourceError and changes the identity, and a missing one raises SourceError."""
+    other = tmp_path / "other.h5"
+
+    def write_other(first: int) -> None:
+        values = np.arange(first, first + 4)
+        if kind == "external":
+            values.tofile(other)
+        else:
+            with h5py.File(other, "w") as file:
+                file["x"] = values
+        os.utime(other, ns=(first, first))
+
+    def cached() -> list[int]:
+        dataset = ps.read(HDF5(tmp_path / "a.h5", ["x"])).cache(tmp_path / "cache")
+        return [int(record["x"]) for record in dataset]
+
+    write_other(1)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        if kind == "virtual":
+            layout = h5py.VirtualLayout((4,), "i8")
+            layout[:] = h5py.VirtualSource("other.h5", "x", (4,))
+            file.create_virtual_dataset("x", layout)
+        elif kind == "linked":
+            file["x"] = h5py.ExternalLink("other.h5", "x")
+        else:
+            file.create_dataset("x", (4,), "i8", external=[(str(other), 0, 32)])
+    assert cached() == [1, 2, 3, 4]
+    source = HDF5(tmp_path / "a.h5", ["x"])
+    write_other(5)
+    with pytest.raises(SourceError, match=r"other.h5' changed since it was indexed"):
+        source[0]
+    assert cached() == [5, 6, 7, 8]
+    other.unlink()
+    with pytest.raises((SourceError, UsageError)):
+        HDF5(tmp_path / "a.h5", ["x"])
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    """The error says that the text is wrong, and not the file or a plug-in."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (1,), h5py.string_dtype("ascii"))[0] = b"\xff"
+    with pytest.raises(
+        CorruptRecordError, match=r"rows 0 to 0 of '.*a.h5' must have texts in UTF-8: .*Write them again"
+    ):
+        HDF5(tmp_path / "a.h5")[0]
+
+
 def test_contiguous_datasets_have_the_values_of_h5py(tmp_path: Path) -> None:
     """Datasets before their first write, and types that differ in the file from those in memory, are read by h5py."""
     padded = h5py.h5t.C_S1.copy()

@@ -7,10 +7,11 @@ read as a whole, the file is closed again, and `KeptBlocks` keeps the rows.
 """
 
 import contextlib
+import glob
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from types import ModuleType
@@ -23,7 +24,15 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, own, rows_of_blocks
-from penstock.sources._local_files import PathLike, digest_of, find_files, identity_of, raise_source_error
+from penstock.sources._local_files import (
+    LocalFile,
+    PathLike,
+    digest_of,
+    find_files,
+    identity_of,
+    raise_source_error,
+    stat_file,
+)
 from penstock.sources._mapped import map_file
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
@@ -48,7 +57,9 @@ class HDF5:
     `shuffle(blocks=True)`, or store the dataset without chunks. h5py decodes in one thread of a process at a time, so
     use worker processes for compressed files.
 
-    No descriptor stays open. Files must not change while they are read: a changed file raises SourceError.
+    No descriptor stays open. Files must not change while they are read: a changed file raises SourceError. So does a
+    missing or changed file of a virtual dataset, an external link or external storage, which counts as a file of the
+    source. A dataset that several hard links name has one of these names by default; `names` may use any.
 
     Args:
         paths: a path, a glob such as `"data/*.h5"` (sorted by name), or a list of these, in its order.
@@ -99,7 +110,8 @@ class HDF5:
         self._blocks = _blocks_of(self._layouts)
         self._decoded_bytes = decoded_bytes
         is_read = any(place.offset is None for layout in self._layouts for place in layout.places)
-        identity = identity_of(self._files, f"HDF5 {first.described}")
+        self._others = [other for layout in self._layouts for other in layout.others]
+        identity = identity_of([*self._files, *self._others], f"HDF5 {first.described}")
         self._shared = SharedBlocks(len(self._blocks) - 1 if is_read else 0, decoded_bytes, identity)
         self._begin()
 
@@ -145,14 +157,14 @@ class HDF5:
 
     def _identity_parts(self) -> object:
         """Return the fingerprint, and a digest of the files' paths, sizes and times: the key of a cache has them."""
-        return self.fingerprint(), identity_of(self._files, "")
+        return self.fingerprint(), identity_of([*self._files, *self._others], "")
 
     def fingerprint(self) -> str:
         """Return a str that changes with the names (without folders) and sizes of the files, and with the datasets."""
         columns = self._layouts[0].columns
         # An array type counts as its number of bytes: it always did, and states have the fingerprint.
         counted = [(name, np.dtype(dtype.str) if dtype.shape else dtype, shape) for name, dtype, shape in columns]
-        return f"hdf5-{digest_of(self._files, _described(counted))}"
+        return f"hdf5-{digest_of([*self._files, *self._others], _described(counted))}"
 
     def __repr__(self) -> str:
         count = len(self._files)
@@ -187,7 +199,8 @@ class HDF5:
         number, begin = self._find(self._starts[block])
         end = begin + self._starts[block + 1] - self._starts[block]
         file, read = self._files[number], self._layouts[number].read
-        check_unchanged(file)
+        for other in (file, *self._layouts[number].others):
+            check_unchanged(other)
         rows: dict[str, NDArray[Any]] = {}
         if read:
             with _reading(file.path, f"rows {begin} to {end - 1} of "), _h5py().File(file.path, "r") as opened:
@@ -237,10 +250,17 @@ class _Place:
 
 @frozen(cached=True)
 class _Layout:
-    """The datasets of a file, which have the same number of rows."""
+    """The datasets of a file, which have the same number of rows.
+
+    Attributes:
+        rows: their number.
+        places: of the datasets.
+        others: the other files that have values of the datasets.
+    """
 
     rows: int
     places: tuple[_Place, ...]
+    others: tuple[LocalFile, ...]
 
     @property
     def columns(self) -> _Columns:
@@ -290,6 +310,11 @@ def _reading(path: str, what: str) -> Generator[None]:
         yield
     except (SourceError, UsageError):
         raise
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(
+            f"{what}{path!r} must have texts in UTF-8: {error}. Write them again, or store them as bytes of "
+            "fixed length."
+        ) from error
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise_source_error(f"cannot read {path!r}: {error.strerror or error}. Check the file.", error)
@@ -319,7 +344,23 @@ def _layout_of(path: str, names: Sequence[str] | None) -> _Layout:
             )
         size = os.path.getsize(path)
         places = tuple(_place_of(name, dataset, path, size) for name, dataset in found.items())
-    return _Layout(next(iter(counts.values())), places)
+        others = {other for dataset in found.values() for other in _others_of(dataset, path)}
+    return _Layout(next(iter(counts.values())), places, tuple(map(stat_file, sorted(others))))
+
+
+def _others_of(dataset: _Dataset, path: str) -> Iterator[str]:
+    """Yield the other files that have values of a dataset: by a link, by external storage, or of a virtual dataset."""
+    own_file = os.path.abspath(dataset.file.filename)
+    if own_file != path:
+        yield own_file
+    for name, *_ in dataset.external or ():
+        yield os.path.abspath(name)
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        if source.file_name != ".":
+            beside = os.path.join(os.path.dirname(own_file), source.file_name)
+            found = beside if os.path.exists(beside) else os.path.abspath(source.file_name)
+            # `%b` stands for the number of a file, of which there may be any number.
+            yield from glob.glob(glob.escape(beside).replace("%b", "*")) if "%b" in source.file_name else [found]
 
 
 def _datasets_in(opened: _Opened) -> dict[str, _Dataset]:

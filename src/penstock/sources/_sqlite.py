@@ -376,7 +376,7 @@ def _state_of(path: str) -> _State:
 
 
 def _needs_no_log(path: str) -> bool:
-    """Return whether a database whose log is empty is of the kind with a log, in a folder where SQLite can't use one."""
+    """Return whether a database with an empty log is of the kind with one, in a folder where SQLite can't make one."""
     if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-shm"):
         return False
     try:
