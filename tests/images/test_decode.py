@@ -158,6 +158,7 @@ PIXELS: Final = np.zeros((4, 6, 3), np.uint8)
         ((PIXELS, (2, 3, 4)), r"size must be a positive int"),
         ((PIXELS, 2, (0, 0, 7, 4)), r"box must be .* got box=\(0, 0, 7, 4\) for an image of width 6 and height 4"),
         ((PIXELS, 2, (3, 0, 3, 4)), "box must be"),
+        ((PIXELS, 2, 5), r"box must be four ints, .* got box=5"),
         ((PIXELS.astype(np.float32), 2), r"an image must be the bytes of a file, .* got float32 of shape \(4, 6, 3\)"),
         ((PIXELS.astype(np.int8), 2), r"an image must be .* its pixels as uint8 .* got int8 of shape \(4, 6, 3\)"),
         (({"bytes": b""}, 2), r"an image must be the bytes of a file, .* got a dict. Name the leaf .* with key="),
@@ -170,10 +171,30 @@ def test_wrong_arguments_are_errors(arguments: Any, message: str) -> None:
         decode_crop_resize(data, size, box=box[0] if box else None)
 
 
-@pytest.mark.parametrize("given", [{"layout": "NHWC"}, {"mean": MEAN}, {"mean": MEAN, "std": (1, 0, 1)}])
+@pytest.mark.parametrize("flip", [0.5, "no", -1, None, 256])
+def test_a_flip_that_is_no_flag_is_an_error(flip: Any) -> None:
+    """Only True and False, or 1 and 0, say whether a result is mirrored."""
+    with pytest.raises(ps.errors.UsageError, match=r"flip must be True or False; got flip="):
+        decode_crop_resize(PIXELS, flip=flip)
+
+
+def test_a_file_that_pillow_refuses_is_a_corrupt_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown format and too many pixels are errors with the length and the first bytes."""
+    with pytest.raises(ps.errors.CorruptRecordError, match=r"got 0 bytes, which are of no format .* begin with b''"):
+        decode_crop_resize(b"")
+    stream = io.BytesIO()
+    pillow().new("RGB", (20, 20)).save(stream, "PNG")
+    monkeypatch.setattr(pillow(), "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ps.errors.CorruptRecordError, match=r"Pillow refuses: .*pixels.* begin with b'.x89PNG"):
+        decode_crop_resize(stream.getvalue())
+
+
+@pytest.mark.parametrize(
+    "given", [{"layout": "NHWC"}, {"mean": MEAN}, {"mean": MEAN, "std": (1, 0, 1)}, {"exif": "yes"}]
+)
 def test_wrong_forms_are_errors(given: Any) -> None:
     """A layout that doesn't exist, and half or wrong numbers, are errors where they are written."""
-    with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std"):
+    with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std|exif"):
         Pixels(**given)
 
 

@@ -49,7 +49,8 @@ class Pixels:
             default images are as they are stored, as Pillow decodes them.
 
     Raises:
-        UsageError: `layout` is neither, only one of `mean` and `std` is given, or they aren't valid numbers.
+        UsageError: `layout` is neither, only one of `mean` and `std` is given, they aren't valid numbers, or `exif` is
+            neither True nor False.
 
     Example:
         >>> Pixels("CHW", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)).dtype
@@ -73,6 +74,7 @@ class Pixels:
             scale_and_shift(self.mean, self.std, _CHANNELS)
             object.__setattr__(self, "mean", tuple(map(float, self.mean)))
             object.__setattr__(self, "std", tuple(map(float, self.std)))
+        object.__setattr__(self, "exif", checked_flag("exif", self.exif))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -82,6 +84,17 @@ class Pixels:
     def shape(self, height: int, width: int) -> tuple[int, int, int]:
         """Return the shape of a result of this height and width."""
         return (height, width, _CHANNELS) if self.layout == "HWC" else (_CHANNELS, height, width)
+
+
+def checked_flag(name: str, flag: object) -> bool:
+    """Return a flag as a bool.
+
+    Raises:
+        UsageError: `flag` is neither True nor False, nor 1 or 0.
+    """
+    if not (isinstance(flag, (int, np.bool_, np.integer)) and flag in (0, 1)):
+        raise UsageError(f"{name} must be True or False; got {name}={flag!r}")
+    return bool(flag)
 
 
 PLAIN: Final = Pixels()
@@ -120,8 +133,8 @@ def decode_crop_resize(
         UsageError: an argument isn't as described, the box isn't inside the image, or the file is a JPEG and this build
             of Penstock has no libjpeg-turbo.
         CorruptRecordError: the file is truncated, or its bytes are no valid JPEG. Where Pillow would accept damaged
-            data with wrong pixels, so does this function. Errors of Pillow, for other formats, pass through: they are
-            `OSError`s, too.
+            data with wrong pixels, so does this function. Also, Pillow knows no such format, or refuses so many pixels.
+            Its other errors pass through: they are `OSError`s, too.
         MissingDependencyError: the file is no JPEG, and Pillow isn't installed.
 
     Example:
@@ -131,6 +144,7 @@ def decode_crop_resize(
         [[[128, 128, 128], [128, 128, 128]]]
     """
     check_pixels(pixels)
+    mirrored = checked_flag("flip", flip)
     stored = stored_images([data])
     if size is None or box is not None:
         width, height = image_sizes(stored, pixels)[0].tolist()
@@ -142,7 +156,7 @@ def decode_crop_resize(
         out = np.empty(shape, pixels.dtype)
     else:
         check_out(out, shape, pixels.dtype)
-    decode_into(out[np.newaxis], stored, np.array([box or _WHOLE], np.int64), np.array([flip], np.uint8), pixels)
+    decode_into(out[np.newaxis], stored, np.array([box or _WHOLE], np.int64), np.array([mirrored], np.uint8), pixels)
     return out
 
 
@@ -168,15 +182,16 @@ def check_pixels(pixels: object) -> None:
         raise UsageError(f'pixels must be a penstock.images.Pixels, such as Pixels("CHW"); got pixels={pixels!r}')
 
 
-def checked_box(box: Box, width: int, height: int) -> Box:
+def checked_box(box: object, width: int, height: int) -> Box:
     """Return the box.
 
     Raises:
         UsageError: it isn't four ints, or isn't inside the image.
     """
-    if len(box) != len(_WHOLE) or not all(hasattr(side, "__index__") for side in box):
+    sides = list(cast("Sequence[int]", box)) if hasattr(box, "__len__") else []
+    if len(sides) != len(_WHOLE) or not all(hasattr(side, "__index__") for side in sides):
         raise UsageError(f"box must be four ints, (left, top, right, bottom); got box={box!r}")
-    left, top, right, bottom = map(int, box)
+    left, top, right, bottom = map(int, sides)
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise UsageError(
             "box must be (left, top, right, bottom) with 0 <= left < right <= width and 0 <= top < bottom <= height; "
@@ -285,9 +300,19 @@ def _decoded_by_pillow(data: object, pixels: Pixels) -> NDArray[np.uint8]:
     """Return an image's pixels, uint8 (height, width, 3).
 
     Raises:
+        CorruptRecordError: Pillow knows no such format, or the header promises more pixels than Pillow allows.
         MissingDependencyError: Pillow isn't installed.
     """
     library = need("PIL.Image", "Pillow, which decodes images other than JPEGs,", extra="images")
-    with library.open(io.BytesIO(cast("Any", data))) as image:
-        shown = need("PIL.ImageOps", "Pillow", extra="images").exif_transpose(image) if pixels.exif else image
-        return np.array(shown.convert("RGB"))
+    try:
+        with library.open(io.BytesIO(cast("Any", data))) as image:
+            shown = need("PIL.ImageOps", "Pillow", extra="images").exif_transpose(image) if pixels.exif else image
+            return np.array(shown.convert("RGB"))
+    except (library.UnidentifiedImageError, library.DecompressionBombError) as error:
+        view = memoryview(cast("Any", data))
+        is_unknown = isinstance(error, library.UnidentifiedImageError)
+        reason = "are of no format that Pillow reads" if is_unknown else f"Pillow refuses: {error}"
+        raise CorruptRecordError(
+            f"an image must be a file that Pillow decodes; got {len(view):,} bytes, which {reason}. They begin with "
+            f'{bytes(view[:16])!r}. Write the record again, or leave it out with on_error="skip".'
+        ) from error
