@@ -172,8 +172,7 @@ void AxisWeights::set(std::size_t from, std::size_t to, int most_bits) {
     if (from == from_ && to == to_) return;
     const double scale = static_cast<double>(from) / static_cast<double>(to);
     const double support = std::max(scale, 1.0);
-    from_ = from;
-    to_ = to;
+    from_ = to_ = 0;  // until all is set: an allocation below may fail
     spans_.resize(to);
     shares_.clear();
     std::size_t longest = 1;
@@ -206,6 +205,8 @@ void AxisWeights::set(std::size_t from, std::size_t to, int most_bits) {
             before = after;
         }
     }
+    from_ = from;
+    to_ = to;
 }
 
 void Resizer::resize(const FourBytePixels& from, const ThreeBytePixels& to, Instructions instructions) {

@@ -3,6 +3,8 @@
 import importlib
 import io
 import struct
+import subprocess
+import sys
 from typing import Any, Final
 
 import numpy as np
@@ -196,6 +198,30 @@ def test_wrong_forms_are_errors(given: Any) -> None:
     """A layout that doesn't exist, and half or wrong numbers, are errors where they are written."""
     with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std|exif"):
         Pixels(**given)
+
+
+SMALL_MEMORY: Final = """
+import resource
+import numpy as np
+from penstock.images import decode_crop_resize
+dot = np.full((4, 4, 3), 9, np.uint8)
+decode_crop_resize(dot, 2)
+line = np.empty((1, 8_000_000, 3), np.uint8)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 200_000_000,) * 2)
+for _ in range(2):
+    try:
+        decode_crop_resize(dot, (1, 8_000_000), out=line)
+    except MemoryError:
+        print("MemoryError")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_resize_that_lacks_memory_fails_each_time() -> None:
+    """The weights of a resize that failed aren't used by the next one of the same sizes."""
+    ended = subprocess.run([sys.executable, "-c", SMALL_MEMORY], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "MemoryError\n" * 2), ended.stderr
 
 
 def nothing_read(*_: object) -> tuple[int, bool, str]:

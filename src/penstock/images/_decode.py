@@ -94,7 +94,7 @@ def checked_flag(name: str, flag: object) -> bool:
     """
     if not (isinstance(flag, (int, np.bool_, np.integer)) and flag in (0, 1)):
         raise UsageError(f"{name} must be True or False; got {name}={flag!r}")
-    return bool(flag)
+    return bool(cast("object", flag))
 
 
 PLAIN: Final = Pixels()
