@@ -572,6 +572,15 @@ def test_days_of_numpy_come_back(tmp_path: Path, form: str) -> None:
     )
 
 
+def test_shards_that_write_did_not_make_are_refused(tmp_path: Path) -> None:
+    """A file of another program that has a shard's name is neither taken for the shard nor replaced."""
+    (tmp_path / "00000.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(UsageError, match=r"'00000\.jsonl'.* no description\.json.*another folder"):
+        ps.write(ps.range(10).map(lambda number: {"id": number}), tmp_path, "jsonl", num_workers=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["00000.jsonl"]
+    assert (tmp_path / "00000.jsonl").read_text() == '{"id": 1}\n'
+
+
 def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
     """The error names what differs; a changed shard is found as well."""
     ps.write(numbers(), tmp_path, num_workers=0)

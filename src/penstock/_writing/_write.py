@@ -154,7 +154,7 @@ def write_by(
     shards = _describe(dataset, total, format, parse_bytes("shard_bytes", shard_bytes), folder, progress=progress)
     os.makedirs(folder, exist_ok=True)
     remove_leftovers(folder)
-    _claim(folder, shards.description)
+    _claim(shards)
     if _is_complete(folder):
         return Written(folder, shards.count, total, 0, complete=True)
     found: dict[int, Entry] = {}
@@ -325,15 +325,24 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
     return Shards(dataset, chosen, folder, rows, block, part, total, description)
 
 
-def _claim(folder: str, description: Mapping[str, Any]) -> None:
+def _claim(shards: Shards) -> None:
     """Write the description, or check that the folder has this one.
 
     Raises:
-        UsageError: it has another one.
+        UsageError: it has another one, or files with the names of shards and none.
     """
+    folder, description = shards.folder, shards.description
+    names = set(os.listdir(folder))  # before the description is read, which another call writes before its shards
     path = os.path.join(folder, _DESCRIPTION)
     found = _read_json(path)
     if found is None:
+        paths = (path for shard in range(shards.count) for path in shards.paths_of(shard))
+        taken = next((name for name in map(os.path.basename, paths) if name in names), None)
+        if taken is not None:
+            raise UsageError(
+                f"{folder!r} has a file {taken!r}, the name of a shard, but no {_DESCRIPTION}, so write didn't make it. "
+                "Write to another folder, or empty this one."
+            )
         _write_json(path, description)
     elif found != json.loads(json.dumps(description)):
         differing = [name for name in description if found.get(name) != description[name]]
