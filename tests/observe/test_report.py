@@ -552,7 +552,7 @@ def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | No
 
 def test_threads_that_hardly_compute_are_not_blamed_for_the_lock() -> None:
     """Where the steps only wait, it is the training that holds the lock for which the threads wait."""
-    figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "lock_wait_seconds": 0.005}
+    figures: dict[str, Any] = {"workers": 4, "workers_text": "4 threads", "batches": 125, "lock_wait_seconds": 0.005}
     step = StepReport("wait", "map(wait)", 0.076, 0.95, 0.01)
     report = report_of((step,), **figures, consumer_seconds=0.012, consumer_p5_seconds=0.006)
     assert report.consumer_own_seconds == 0.012

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Megatron, describe_key
 
@@ -101,5 +102,5 @@ def test_windows_end_with_the_index(tmp_path: Path) -> None:
     """Tokens that no document has are in no window, and the fingerprint says so."""
     whole, longer = write(tmp_path / "whole", WHOLE), write(tmp_path / "longer", WHOLE, count=12)
     for prefix in (whole, longer):
-        assert [record.tolist() for record in Megatron(prefix, 3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+        assert [record.tolist() for record in ps.read(Megatron(prefix, 3))] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert Megatron(whole, 3).fingerprint() != Megatron(longer, 3).fingerprint()

@@ -355,5 +355,5 @@ def test_only_the_array_of_a_npy_file_is_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, np.array([1, 2, 0, 3, 0, 4], np.uint16))
         file.write(b"\0\0\7\0" * 5)
-    assert [record.tolist() for record in Tokens(path, separator=0)] == [[1, 2, 0], [3, 0], [4]]
+    assert [record.tolist() for record in ps.read(Tokens(path, separator=0))] == [[1, 2, 0], [3, 0], [4]]
     assert Tokens(path, separator=0).lengths().tolist() == [3, 2, 1]

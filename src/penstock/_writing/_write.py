@@ -340,8 +340,8 @@ def _claim(shards: Shards) -> None:
         taken = next((name for name in map(os.path.basename, paths) if name in names), None)
         if taken is not None:
             raise UsageError(
-                f"{folder!r} has a file {taken!r}, the name of a shard, but no {_DESCRIPTION}, so write didn't make it. "
-                "Write to another folder, or empty this one."
+                f"{folder!r} has a file {taken!r}, the name of a shard, but no {_DESCRIPTION}, so write didn't make it."
+                " Write to another folder, or empty this one."
             )
         _write_json(path, description)
     elif found != json.loads(json.dumps(description)):

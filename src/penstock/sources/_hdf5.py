@@ -356,11 +356,12 @@ def _others_of(dataset: _Dataset, path: str) -> Iterator[str]:
     for name, *_ in dataset.external or ():
         yield os.path.abspath(name)
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
-        if source.file_name != ".":
-            beside = os.path.join(os.path.dirname(own_file), source.file_name)
-            found = beside if os.path.exists(beside) else os.path.abspath(source.file_name)
+        other: str = source.file_name
+        if other != ".":
+            beside = os.path.join(os.path.dirname(own_file), other)
+            found = beside if os.path.exists(beside) else os.path.abspath(other)
             # `%b` stands for the number of a file, of which there may be any number.
-            yield from glob.glob(glob.escape(beside).replace("%b", "*")) if "%b" in source.file_name else [found]
+            yield from glob.glob(glob.escape(beside).replace("%b", "*")) if "%b" in other else [found]
 
 
 def _datasets_in(opened: _Opened) -> dict[str, _Dataset]:
