@@ -562,7 +562,7 @@ def test_threads_that_hardly_compute_are_not_blamed_for_the_lock() -> None:
 
 def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
     """Each process computes a batch in the processor time that it takes."""
-    figures = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
+    figures: dict[str, Any] = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
     report = report_of(**figures, lock_wait_seconds=0.004)
     assert "4 threads, busy 94%; 8 processors; a thread waits 4.00 ms for the interpreter's lock (GIL)" in str(report)
     assert report.numbers()["data/lock_wait(s)"] == 0.004
