@@ -13,6 +13,7 @@ from penstock._pickles import dump, load, load_parts, pickler
 from penstock._runtime._shared_values import in_parts, write
 from penstock.errors import MessageError
 from penstock.testing import assert_same
+from tests.programs.forked import Ended, outcome
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.integers() | st.text() | arrays.arrays(np.uint16, st.integers(0, 200)),
@@ -72,3 +73,71 @@ def test_lost_parts() -> None:
     parts = in_parts(dump({"large": np.arange(1000)}), 1000)
     with pytest.raises(MessageError, match="truncated"):
         load_parts(parts[:-1], copied_bytes=1 << 40)
+
+
+FORK = """
+import os
+import penstock as ps
+
+class Scaled:
+    by = 1
+
+    def __init__(self, number):
+        self.number = number * type(self).by
+
+def scale(number):
+    return Scaled(number)
+
+def numbers():
+    with ps.Loader(ps.range(1, 3).map(scale), num_workers=1, workers="processes") as loader:
+        return [scaled.number for scaled in loader]
+
+print(numbers())
+if os.fork() == 0:
+    print(numbers())
+    Scaled.by = 10
+    print(numbers())
+else:
+    os.wait()
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_a_fork_of_the_program_defines_its_classes_too() -> None:
+    """A change of a class in the fork reaches the processes that the fork starts later."""
+    pytest.importorskip("cloudpickle")
+    assert outcome(FORK) == Ended(0, "[1, 2]\n[1, 2]\n[10, 20]\n", "")
+
+
+BACK = """
+import pickle, sys
+from penstock._pickles import pickler
+
+thing = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickler().dumps(thing) if sys.argv[1:] else str(thing.value).encode())
+"""
+SENT_PLAINLY = f"""
+import pickle, subprocess, sys
+import cloudpickle
+from penstock._pickles import pickler
+
+class Thing:
+    value = 0
+
+def run(data, *arguments):
+    return subprocess.run([sys.executable, "-c", {BACK!r}, *arguments], input=data, stdout=-1, check=True).stdout
+
+back = run(cloudpickle.dumps(Thing()), "back")
+Thing.value = 5
+assert type(pickle.loads(back)) is Thing
+print(Thing.value)
+for Thing.value in (7, 8):
+    print(run(pickler().dumps(Thing())).decode())
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_a_class_that_cloudpickle_alone_has_sent_stays() -> None:
+    """It comes back under a name that the program never gave it, and later changes are sent as before."""
+    pytest.importorskip("cloudpickle")
+    assert outcome(SENT_PLAINLY) == Ended(0, "5\n7\n8\n", "")

@@ -6,7 +6,6 @@ Each starts at a multiple of 64 bytes, and is read in place.
 
 import importlib
 import io
-import os
 import pickle
 import struct
 import sys
@@ -19,7 +18,7 @@ from functools import cache, lru_cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias, cast
 from uuid import uuid4
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 
@@ -242,21 +241,14 @@ class _ByValuePickler(Protocol):
     """Whether classes that were received are sent by value, too."""
 
 
-class _Origin(NamedTuple):
-    """The process that first sent a class by value, and the class's name in pickles."""
-
-    pid: int
-    name: str
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is this process."""
-        return self.pid == os.getpid()
-
-
-_ORIGINS: Final[WeakKeyDictionary[type, _Origin]] = WeakKeyDictionary()
-_CLASSES: Final[WeakValueDictionary[_Origin, type]] = WeakValueDictionary()
+_NAMES: Final[WeakKeyDictionary[type, str]] = WeakKeyDictionary()
+"""In pickles, of the classes that were sent or received by value."""
+_CLASSES: Final[WeakValueDictionary[str, type]] = WeakValueDictionary()
+"""The classes by these names."""
+_OWN: Final[WeakSet[type]] = WeakSet()
+"""Those that this process defines, or one that it is a fork of."""
 _COPIES: Final[WeakKeyDictionary[type, bytes]] = WeakKeyDictionary()
+"""Of the others: each as it was received, for processes that lack it."""
 
 
 def _reduced_class(kind: type, reduced: _Reduced) -> _Reduced:
@@ -267,48 +259,48 @@ def _reduced_class(kind: type, reduced: _Reduced) -> _Reduced:
     if len(parts) != _PARTS_OF_CLASS:
         return reduced
     make, given, state, _, _, set_state = parts
-    origin = _ORIGINS.get(kind)
-    if origin is None:
-        origin = _keep(kind, _Origin(os.getpid(), uuid4().hex))
-    made: Any = (_made_class, (*origin, make, given), (set_state, state), None, None, _set_class)
+    if kind not in _NAMES:
+        _OWN.add(kind)  # first: another thread may be here
+        _keep(kind, uuid4().hex)
+    made: Any = (_made_class, (_NAMES[kind], make, given), (set_state, state), None, None, _set_class)
     return cast("_Reduced", made)
 
 
 def _reduced_received(kind: type, dumps: Callable[[type], bytes]) -> _Reduced | None:
-    """Reduce a class that another process sent to its name there, with a copy for processes that lack it."""
-    origin = _ORIGINS.get(kind)
-    if origin is None or origin.is_here:
+    """Reduce a class that another process defines to its name there, with a copy for processes that lack it."""
+    if kind not in _NAMES or kind in _OWN:
         return None
     if kind not in _COPIES:
         _COPIES[kind] = dumps(kind)
-    return _received_class, (*origin, _COPIES[kind])
+    return _received_class, (_NAMES[kind], _COPIES[kind])
 
 
-def _keep(kind: type, origin: _Origin) -> _Origin:
-    _CLASSES[origin] = kind
-    _ORIGINS[kind] = origin
-    return origin
+def _keep(kind: type, name: str) -> None:
+    _NAMES[kind] = name
+    _CLASSES[name] = kind
 
 
-def _made_class(pid: int, name: str, make: Callable[..., type], given: tuple[Any, ...]) -> type:
-    origin = _Origin(pid, name)
-    known = _CLASSES.get(origin)
-    if known is not None and origin.is_here:
+def _made_class(name: str, make: Callable[..., type], given: tuple[Any, ...]) -> type:
+    known = _CLASSES.get(name)
+    if known is not None and known in _OWN:
         return known
     made = make(*given)
-    _keep(made, origin)
+    if getattr(sys.modules.get(made.__module__), made.__qualname__, None) is made:
+        _OWN.add(made)  # it was sent by a pickle of cloudpickle's own, which has no name
+    else:
+        _keep(made, name)
     return made
 
 
 def _set_class(kind: type, given: tuple[Callable[[type, Any], object], Any]) -> None:
-    if not _ORIGINS[kind].is_here:
+    if kind not in _OWN:
         set_state, state = given
         _COPIES.pop(kind, None)
         set_state(kind, state)
 
 
-def _received_class(pid: int, name: str, copy: bytes) -> type:
-    known = _CLASSES.get(_Origin(pid, name))
+def _received_class(name: str, copy: bytes) -> type:
+    known = _CLASSES.get(name)
     return cast("type", pickle.loads(copy)) if known is None else known
 
 
