@@ -101,7 +101,7 @@ def test_processes_share_chunks_beside_contiguous_datasets(tmp_path: Path) -> No
     before = path.stat()
     with path.open("r+b") as stream:
         stream.seek(offset)
-        stream.write(bytes(4_000 * 8))  # whoever decodes the chunk again gets zeros
+        stream.write(bytes(4_000 * 8))  # a process that decodes the chunk again gets zeros
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert_same(copy[3], {"label": np.int64(3), "x": np.int64(3)})
 

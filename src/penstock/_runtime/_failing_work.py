@@ -115,7 +115,7 @@ class Stall(NamedTuple):
         since: when it began this work, by `monotonic`.
         what: returns a description of the work.
         thread: the identifier of its thread; None for a worker process.
-        step: the step that it computes, where it is one that is known.
+        step: the step that it computes; None where that is not known, or it computes several.
     """
 
     worker: str

@@ -310,9 +310,11 @@ def _decoded_by_pillow(data: object, pixels: Pixels) -> NDArray[np.uint8]:
             return np.array(shown.convert("RGB"))
     except (library.UnidentifiedImageError, library.DecompressionBombError) as error:
         view = memoryview(cast("Any", data))
-        is_unknown = isinstance(error, library.UnidentifiedImageError)
-        reason = "are of no format that Pillow reads" if is_unknown else f"Pillow refuses: {error}"
+        if isinstance(error, library.UnidentifiedImageError):
+            reason, remedy = "are of no format that Pillow reads", "Write the record again"
+        else:
+            reason, remedy = f"Pillow refuses: {error}", "If the image is wanted, raise PIL.Image.MAX_IMAGE_PIXELS"
         raise CorruptRecordError(
             f"an image must be a file that Pillow decodes; got {len(view):,} bytes, which {reason}. They begin with "
-            f'{bytes(view[:16])!r}. Write the record again, or leave it out with on_error="skip".'
+            f'{bytes(view[:16])!r}. {remedy}, or leave the record out with on_error="skip".'
         ) from error

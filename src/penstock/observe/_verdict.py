@@ -9,10 +9,11 @@ in order, w workers and p processors, it is
 Where threads hold the interpreter's lock, p is 1. That they do is seen from the time for which threads that wake up
 wait for it: those that sleep until there is work, and the training, until there is a batch. Processor time doesn't show
 it: that of threads without the lock may add up to one processor, too, and on a busy machine that of threads with it
-adds up to less. The training waits for the lock in its own code as well, after each call that has given it up, usually
-for Python's switch interval. So its own time is the mean less one such wait, or the fifth percentile if that is less. A
-change is predicted by the same formula, as a factor of the measured rate: a step that costs nothing is taken out of D,
-C or F, one worker more is added to w.
+adds up to less. But steps that hardly compute are not why others wait: then it is the training's own Python code. The
+training waits for the lock in its own code as well, after each call that has given it up, usually for Python's switch
+interval. So its own time is the mean less one such wait, or the fifth percentile if that is less. A change is predicted
+by the same formula, as a factor of the measured rate: a step that costs nothing is taken out of D, C or F, one worker
+more is added to w.
 
 The formula knows nothing of memory, stragglers, storage and placing. Where one of them causes most of the waiting, it
 limits the rate to the measured one, and the formula is the rate without it. A wait has one cause, and ends while most

@@ -35,9 +35,9 @@ _HEADER: Final = np.dtype(
 class Megatron(Tokens):
     """The documents, or windows, of files that Megatron has tokenized; records are arrays of one axis.
 
-    The records are the documents; with `length` they are windows over all tokens, as those of `Tokens`. The index has
-    the dtype and the documents, so nothing is scanned. `astype` and `lengths` are those of `Tokens`. Megatron isn't
-    needed.
+    The records are the documents; with `length` they are windows over all tokens of the index, as those of `Tokens`.
+    The index has the dtype and the documents, so nothing is scanned. `astype` and `lengths` are those of `Tokens`.
+    Megatron isn't needed.
 
     Args:
         prefix: the path of both files, without `.bin` and `.idx`, or a list of such paths, in its order.

@@ -148,7 +148,7 @@ def _source_of_folder(folder: str) -> Source:
         return list[object]()
     if any(map(_is_image, names)):
         return Files(folder)
-    if any(_is_image(inner) for path in paths if os.path.isdir(path) for inner in os.listdir(path)):
+    if _first_image(names, folder) is not None:
         return ImageFolder(folder)
     raise UsageError(f"the format of the folder {folder!r} is unknown: it has {_listed(names)}. {_REMEDY}")
 
@@ -199,11 +199,14 @@ def _need_no_image(names: Sequence[str], folder: str, chosen: _Format) -> None:
 
 
 def _first_image(names: Sequence[str], folder: str) -> str | None:
-    """Return an image of a folder, or of the folders in it."""
-    for name in names:
-        if _is_image(name):
-            return name
-        with contextlib.suppress(OSError):  # it is no folder, or can't be read
+    """Return an image with one of these names in a folder, or of a folder with one."""
+    beside = next(filter(_is_image, names), None)
+    if beside is not None:
+        return beside
+    with os.scandir(folder) as entries:  # which knows the folders without a look at each file
+        folders = {entry.name for entry in entries if entry.is_dir()}
+    for name in filter(folders.__contains__, names):
+        with contextlib.suppress(OSError):  # it can't be read
             image = min(filter(_is_image, os.listdir(os.path.join(folder, name))), default=None)
             if image is not None:
                 return os.path.join(name, image)

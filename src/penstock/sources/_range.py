@@ -10,7 +10,7 @@ from penstock.errors import UsageError
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 _INT64 = np.iinfo(np.int64)
-_MOST = 1 << 62
+_MAX_INTEGERS = 1 << 62
 
 
 class Range:
@@ -40,7 +40,7 @@ class Range:
             numbers = range(0, start, step)
         if numbers and not (_INT64.min <= min(numbers[0], numbers[-1]) and max(numbers[0], numbers[-1]) <= _INT64.max):
             raise UsageError(f"all integers must fit into int64; got {numbers!r}. Scale them in a map.")
-        if numbers and (numbers[-1] - numbers[0]) // numbers.step >= _MOST:
+        if numbers and (numbers[-1] - numbers[0]) // numbers.step >= _MAX_INTEGERS:
             raise UsageError(f"a range must have at most 2**62 integers; got {numbers!r}. Move stop, or raise step.")
         self._range = numbers
 

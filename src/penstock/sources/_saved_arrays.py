@@ -85,7 +85,7 @@ def _arrays_of(path: str, stream: BinaryIO, names: Sequence[str] | None) -> dict
     return _members(path, stream, names)
 
 
-_MOST_HEADER_BYTES: Final = 1 << 20  # NumPy's limit, 10,000, is too low for arrays of many fields
+_MAX_HEADER_BYTES: Final = 1 << 20  # NumPy's limit, 10,000, is too low for arrays of many fields
 
 
 @frozen
@@ -107,7 +107,7 @@ def _read_header(path: str, stream: IO[bytes]) -> _Header:
         )
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
-        shape, is_fortran, dtype = read(stream, max_header_size=_MOST_HEADER_BYTES)
+        shape, is_fortran, dtype = read(stream, max_header_size=_MAX_HEADER_BYTES)
     except (TypeError, TokenError) as error:  # from texts that are no header
         raise _DamageError(f"its header can't be read ({error})") from error
     if dtype.hasobject:

@@ -1,6 +1,7 @@
 """The source of token files; records are windows of equal length, or whole documents."""
 
 import hashlib
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -273,10 +274,10 @@ class DocumentScan:
         stream.seek(self.begin_bytes)
         found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
         position = 0
-        left = _SCANNED_BYTES if self.end_bytes is None else self.end_bytes - self.begin_bytes
+        left = sys.maxsize if self.end_bytes is None else self.end_bytes - self.begin_bytes
         while chunk := stream.read(min(_SCANNED_BYTES, left)):
             advance(len(chunk))
-            left -= 0 if self.end_bytes is None else len(chunk)
+            left -= len(chunk)
             tokens = np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize)
             found.append(np.flatnonzero(tokens == self.separator).astype(np.int64) + (position + 1))
             position += len(tokens)
@@ -304,8 +305,9 @@ class TokenFile:
     has_header: bool = False
     is_cut: bool = False
 
+    @property
     def end_bytes(self) -> int | None:
-        """Return the end of the last token; None if it is the end of the file."""
+        """The end of the last token; None if it is the end of the file."""
         end = self.begin_bytes + self.count * self.dtype.itemsize
         return None if end == self.file.size else end
 
@@ -559,7 +561,7 @@ class _FoundDocuments(_Documents):
                 f"separator must be a token of {files[0].dtype}, in [{limits.min}, {limits.max}]; got {separator}."
             )
         self._separator = separator
-        scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes, file.end_bytes()) for file in files]
+        scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes, file.end_bytes) for file in files]
         self._index = OffsetIndex([file.file for file in files], scans, default_cache(), progress=True)
         super().__init__(files, self._index.counts)
         if len(self) == 0:
