@@ -69,20 +69,51 @@ class Strings {
 
     std::int64_t size() const { return size_; }
 
-    // Sets items of a list to the values of rows, and returns how many are null, which become None.
-    std::int64_t take(std::span<const std::int64_t> rows, const std::int64_t* places, const nb::list& out) const {
-        std::int64_t nulls = 0;
-        for (std::size_t index = 0; index < rows.size(); ++index) {
-            if (index + kAhead < rows.size()) {
-                fetch(rows[index + kAhead]);
-            }
-            nb::object value = at(rows[index]);
-            nulls += value.is_none() ? 1 : 0;
-            if (PyList_SetItem(out.ptr(), places[index], value.release().ptr()) != 0) {
-                throw nb::python_error();
-            }
+    // Fetches the offsets of a row into the cache.
+    void fetch_offsets(std::int64_t row) const {
+        if (row < 0 || row >= size_) {
+            return;
         }
-        return nulls;
+        const auto [piece, local] = locate(row);
+        __builtin_prefetch(piece.offsets + local * (piece.is_wide ? 8 : 4));
+    }
+
+    // Fetches the content of a row into the cache.
+    void fetch(std::int64_t row) const {
+        if (row < 0 || row >= size_) {
+            return;
+        }
+        const auto [piece, local] = locate(row);
+        const Span span = piece.span(local);
+        if (span.begin < 0 || span.end > piece.bytes) {
+            return;
+        }
+        const std::int64_t end = std::min(span.end, span.begin + kMaxFetched * kLine);
+        for (std::int64_t place = span.begin; place < end; place += kLine) {
+            __builtin_prefetch(piece.content + place);
+        }
+    }
+
+    // Returns the value of a row; None if it is null.
+    nb::object at(std::int64_t row) const {
+        if (row < 0 || row >= size_) {
+            throw std::out_of_range("a row must be one of the strings");
+        }
+        const auto [piece, local] = locate(row);
+        if (piece.is_null(local)) {
+            return nb::none();
+        }
+        const Span span = piece.span(local);
+        if (span.begin < 0 || span.begin > span.end || span.end > piece.bytes) {
+            throw std::out_of_range("an offset must be within the content");
+        }
+        const auto* begin = reinterpret_cast<const char*>(piece.content) + span.begin;
+        const nb::object value = nb::steal(is_text_ ? PyUnicode_DecodeUTF8(begin, span.end - span.begin, nullptr)
+                                                    : PyBytes_FromStringAndSize(begin, span.end - span.begin));
+        if (!value.is_valid()) {
+            throw nb::python_error();
+        }
+        return value;
     }
 
   private:
@@ -129,42 +160,6 @@ class Strings {
         return {pieces_[number], row - first_rows_[number]};
     }
 
-    void fetch(std::int64_t row) const {
-        if (row < 0 || row >= size_) {
-            return;
-        }
-        const auto [piece, local] = locate(row);
-        const Span span = piece.span(local);
-        if (span.begin < 0 || span.end > piece.bytes) {
-            return;
-        }
-        const std::int64_t end = std::min(span.end, span.begin + kMaxFetched * kLine);
-        for (std::int64_t place = span.begin; place < end; place += kLine) {
-            __builtin_prefetch(piece.content + place);
-        }
-    }
-
-    nb::object at(std::int64_t row) const {
-        if (row < 0 || row >= size_) {
-            throw std::out_of_range("a row must be one of the strings");
-        }
-        const auto [piece, local] = locate(row);
-        if (piece.is_null(local)) {
-            return nb::none();
-        }
-        const Span span = piece.span(local);
-        if (span.begin < 0 || span.begin > span.end || span.end > piece.bytes) {
-            throw std::out_of_range("an offset must be within the content");
-        }
-        const auto* begin = reinterpret_cast<const char*>(piece.content) + span.begin;
-        const nb::object value = nb::steal(is_text_ ? PyUnicode_DecodeUTF8(begin, span.end - span.begin, nullptr)
-                                                    : PyBytes_FromStringAndSize(begin, span.end - span.begin));
-        if (!value.is_valid()) {
-            throw nb::python_error();
-        }
-        return value;
-    }
-
     bool is_text_;
     std::int64_t size_ = 0;
     std::vector<nb::object> owners_;
@@ -177,16 +172,35 @@ std::int64_t take_strings(const nb::list& parts, const Numbers& bounds, const Nu
     if (rows.size() != places.size() || bounds.size() != parts.size() + 1) {
         throw std::invalid_argument("each row must have one place, and each part two bounds");
     }
-    std::int64_t nulls = 0;
+    const std::size_t count = rows.size();
+    std::vector<const Strings*> strings_of_rows;  // many parts have only a few rows each
+    strings_of_rows.reserve(count);
     for (std::size_t part = 0; part < parts.size(); ++part) {
         const std::int64_t begin = bounds.data()[part];
         const std::int64_t end = bounds.data()[part + 1];
-        if (begin < 0 || begin > end || end > static_cast<std::int64_t>(rows.size())) {
-            throw std::out_of_range("bounds must ascend among the rows");
+        if (begin != static_cast<std::int64_t>(strings_of_rows.size()) || begin > end ||
+            end > static_cast<std::int64_t>(count)) {
+            throw std::out_of_range("bounds must ascend from 0 to the number of rows");
         }
         const nb::object object = parts[part];
-        const auto& strings = nb::cast<const Strings&>(object, false);
-        nulls += strings.take({rows.data() + begin, static_cast<std::size_t>(end - begin)}, places.data() + begin, out);
+        strings_of_rows.resize(static_cast<std::size_t>(end), &nb::cast<const Strings&>(object, false));
+    }
+    if (strings_of_rows.size() != count) {
+        throw std::out_of_range("bounds must ascend from 0 to the number of rows");
+    }
+    std::int64_t nulls = 0;
+    for (std::size_t index = 0; index < count; ++index) {
+        if (index + 2 * kAhead < count) {
+            strings_of_rows[index + 2 * kAhead]->fetch_offsets(rows.data()[index + 2 * kAhead]);
+        }
+        if (index + kAhead < count) {
+            strings_of_rows[index + kAhead]->fetch(rows.data()[index + kAhead]);
+        }
+        nb::object value = strings_of_rows[index]->at(rows.data()[index]);
+        nulls += value.is_none() ? 1 : 0;
+        if (PyList_SetItem(out.ptr(), places.data()[index], value.release().ptr()) != 0) {
+            throw nb::python_error();
+        }
     }
     return nulls;
 }

@@ -213,9 +213,9 @@ class Waste:
         self._records += records
         if self._blocks == _JUDGED and self._records > _WASTEFUL * self.returned:
             logging.getLogger("penstock").warning(
-                "%r decoded %s records to return %s, since a %s is decoded as a whole, and those that were used last "
+                "%s decoded %s records to return %s, since a %s is decoded as a whole, and those that were used last "
                 "are kept only up to decoded_bytes=%s. Shuffle with blocks=True, keep more, or write smaller ones.",
-                source,
+                repr(source),  # a record of the log may be kept, and would keep the source
                 f"{self._records:,}",
                 f"{self.returned:,}",
                 self._noun,

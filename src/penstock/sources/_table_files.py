@@ -150,11 +150,14 @@ class TableFiles:
         self._waste.returned += len(keys)
         if not len(keys):
             return
-        order = np.argsort(keys)  # so that the rows of a block are read in their order in memory
+        order = keys.argsort()  # so that the rows of a block are read in their order in memory
         ascending = keys[order]
-        blocks = np.searchsorted(self._starts, ascending, side="right") - 1
+        blocks = self._starts.searchsorted(ascending, side="right") - 1
         rows = ascending - self._starts[blocks]
-        bounds = np.concatenate([[0], np.flatnonzero(np.diff(blocks)) + 1, [len(keys)]])
+        changes = (blocks[1:] != blocks[:-1]).nonzero()[0]
+        bounds = np.empty(len(changes) + 2, np.int64)
+        bounds[0], bounds[-1] = 0, len(keys)
+        np.add(changes, 1, out=bounds[1:-1])
         numbers: list[int] = blocks[bounds[:-1]].tolist()
         kept = self._kept.get_all(numbers)
         parts = [part for part in kept if part is not None]
