@@ -1,5 +1,6 @@
 """Elements of every kind become the same batch as in torch, in the caller's thread and in workers."""
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,36 @@ def test_rows_of_one_kind(kind: str) -> None:
     ours = DataLoader(Kinds(), batch_size=3, sampler=keys, num_workers=2)
     theirs = torch.utils.data.DataLoader(Kinds(), batch_size=3, sampler=keys)
     assert described(list(ours)) == described(list(theirs))
+
+
+class Named:
+    """A name, which torch can't collate."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Names(torch.utils.data.Dataset[Named]):
+    """Names."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> Named:
+        return Named(f"name {row}")
+
+
+def joined(names: list[Named], **functions: object) -> str:
+    """Collate names."""
+    assert functions
+    return ", ".join(each.name for each in names)
+
+
+def test_functions_for_other_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that the program registers for a type collates it in workers, too."""
+    known: Any = vars(importlib.import_module("torch.utils.data._utils.collate"))["default_collate_fn_map"]
+    monkeypatch.setitem(known, Named, joined)
+    assert list(DataLoader(Names(), batch_size=2, num_workers=1)) == ["name 0, name 1", "name 2, name 3"]
 
 
 class Deep:

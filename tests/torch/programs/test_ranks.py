@@ -85,6 +85,26 @@ def test_a_loader_without_shard_warns() -> None:
         door.Loader(dataset, shard=ps.Shard(0, 1))
 
 
+class Ranks:
+    """The rank and the number of ranks, as a worker finds them."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        with pytest.raises(RuntimeError):
+            distributed.barrier()
+        return distributed.get_rank(), distributed.get_rank(distributed.group.WORLD), distributed.get_world_size()
+
+
+@pytest.mark.usefixtures("eight")
+def test_workers_know_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset that asks for its rank in a worker gets the program's; the worker waits for no other rank."""
+    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
+    (found,) = door.DataLoader(Ranks(), batch_size=None, num_workers=1)
+    assert found == [5, 5, 8]
+
+
 def test_a_single_process_is_not_warned() -> None:
     """Without a job there is no warning."""
     with warnings.catch_warnings():

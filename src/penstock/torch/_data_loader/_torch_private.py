@@ -20,6 +20,8 @@ _worker: Final[dict[str, Any]] = vars(importlib.import_module("torch.utils.data.
 _collate: Final[Mapping[str, Any]] = vars(importlib.import_module("torch.utils.data._utils.collate"))
 _pinning: Final[Mapping[str, Any]] = vars(importlib.import_module("torch.utils.data._utils.pin_memory"))
 _data_loader: Final[Mapping[str, Any]] = vars(importlib.import_module("torch.utils.data.dataloader"))
+_RANKS: Final = "penstock_ranks"  # the backend of a worker's process group, which only has the program's rank in it
+_BARRIER: Final = "TORCH_DIST_INIT_BARRIER"  # with 1, a new process group waits for all of its ranks
 _error_wrapper: Final[Callable[..., Any]] = vars(importlib.import_module("torch._utils"))["ExceptionWrapper"]
 _is_profiled: Final[Callable[[], bool]] = vars(torch.autograd)["_profiler_enabled"]
 _NEW_SHARED: Final = "_new_shared"
@@ -109,6 +111,19 @@ def collates_plainly() -> bool:
     return all(getattr(each, "__module__", "") == default_collate.__module__ for each in functions.values())
 
 
+def own_collating() -> "dict[Any, Any] | None":
+    """Return the functions that `default_collate` calls, by type, if the program changed them; otherwise None."""
+    return None if collates_plainly() else dict(_collate["default_collate_fn_map"])
+
+
+def ranks_of_program() -> tuple[int, int] | None:
+    """Return this process's rank and the number of ranks in torch.distributed; None without a process group."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
 class SentError(NamedTuple):
     """An exception from a worker, as torch sends it: its type, and its traceback as text."""
 
@@ -136,6 +151,45 @@ def become_worker(number: int, num_workers: int, base_seed: int, dataset: object
     # In a worker, default_collate allocates tensors in /dev/shm, for torch's queues. These workers have no such queues,
     # containers have little of that memory, and a tensor that doesn't fit is a bus error.
     setattr(torch.UntypedStorage, _NEW_SHARED, classmethod(_new_private))
+
+
+def collate_by(functions: "dict[Any, Any] | None") -> None:
+    """Let `default_collate` call the functions that `own_collating` returned in the program."""
+    if functions is not None:
+        known: dict[Any, Any] = _collate["default_collate_fn_map"]
+        known.clear()  # the order counts, too: `default_collate` calls the first function whose type fits
+        known.update(functions)
+
+
+def take_ranks(ranks: tuple[int, int] | None) -> None:
+    """Give this process a process group of torch.distributed with the program's rank.
+
+    A dataset that asks for its rank gets it, as it would in a fork. The group sends nothing: collectives raise a
+    RuntimeError.
+
+    Args:
+        ranks: the rank, and the number of ranks; None for no group.
+    """
+    if ranks is None:
+        return
+    distributed: Any = torch.distributed
+
+    def made(_store: object, rank: int, count: int, _timeout: object) -> object:
+        kind: Any = type("RankGroup", (distributed.ProcessGroup,), {"getBackendName": _ranks_name})
+        return kind(rank, count)
+
+    distributed.Backend.register_backend(_RANKS, made, devices=["cpu"])
+    waits = os.environ.pop(_BARRIER, None)
+    try:
+        distributed.init_process_group(_RANKS, store=distributed.HashStore(), rank=ranks[0], world_size=ranks[1])
+    finally:
+        if waits is not None:
+            os.environ[_BARRIER] = waits
+
+
+def _ranks_name(group: object) -> str:
+    del group
+    return _RANKS
 
 
 def _new_private(kind: "type[torch.UntypedStorage]", size: int, *, device: object = "cpu") -> "torch.UntypedStorage":

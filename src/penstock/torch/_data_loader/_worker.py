@@ -28,7 +28,13 @@ from penstock._tracebacks import trimmed
 from penstock.batching import LayoutMismatchError
 from penstock.sources import forget_state, has_state_dict, load_state
 from penstock.torch._data_loader._pickling import Arrived, Sealed
-from penstock.torch._data_loader._torch_private import SentError, become_worker, worker_number
+from penstock.torch._data_loader._torch_private import (
+    SentError,
+    become_worker,
+    collate_by,
+    take_ranks,
+    worker_number,
+)
 
 _TEXT_CHARACTERS: Final = 50_000  # of a traceback, from its end
 _KEPT_BYTES: Final = 1 << 26  # at least, of a batch that may not fit into its memory
@@ -42,6 +48,7 @@ class UserCode:
         collate_fn: called with the elements of a batch, or with one element where elements aren't batched.
         init_fn: called with the number of each worker at its start; None for no call.
         is_batched: whether indices come in lists.
+        collating: the functions that torch's `default_collate` calls, by type; None for torch's own.
         dataset: the dataset. It is the last field, since only the beginning of a pickle is searched for modules that
             workers need.
     """
@@ -49,6 +56,7 @@ class UserCode:
     collate_fn: Callable[[Any], Any]
     init_fn: Callable[[int], object] | None
     is_batched: bool
+    collating: dict[Any, Any] | None
     dataset: Any
 
     @property
@@ -67,6 +75,7 @@ class Start:
         base_seed: the base seed of the iterator that the workers serve.
         first: the number of the scheduler's first worker.
         grad: whether the program records gradients, as a fork of it would.
+        ranks: the program's rank and the number of ranks in torch.distributed; None without a process group.
     """
 
     work: Sealed | Arrived
@@ -74,12 +83,15 @@ class Start:
     base_seed: int
     first: int = 0
     grad: bool = True
+    ranks: tuple[int, int] | None = None
 
     def __call__(self, place: int) -> int | None:
         """Prepare the worker; return the seed that `worker_init_fn` gave torch's generator, or None if it gave none."""
         number = self.first + place
         torch.set_grad_enabled(self.grad)
+        take_ranks(self.ranks)  # before the dataset is there: its __setstate__ may ask for its rank
         work = user_code_of(self.work)
+        collate_by(work.collating)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:
             return None

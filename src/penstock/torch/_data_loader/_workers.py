@@ -47,6 +47,7 @@ from penstock.events import Event, WorkerDied
 from penstock.torch._data_loader._job import DrawnBatch, DrawnJob, DrawnTask, DrawnWork, RowLayout, Way
 from penstock.torch._data_loader._pickling import Sealed, pickled
 from penstock.torch._data_loader._seeding import Seed
+from penstock.torch._data_loader._torch_private import own_collating
 from penstock.torch._data_loader._worker import Start, UserCode, received_error
 from penstock.torch._data_loader._worker_process import WorkerProcess
 
@@ -537,7 +538,8 @@ def _wait_until(is_ready: Callable[[], bool], descriptor: int, timeout: float, h
 def user_code_of_loader(loader: object) -> UserCode:
     """Return the dataset and the functions of a loader."""
     given: Any = loader
-    return UserCode(given.collate_fn, given.worker_init_fn, given.batch_sampler is not None, given.dataset)
+    is_batched = given.batch_sampler is not None
+    return UserCode(given.collate_fn, given.worker_init_fn, is_batched, own_collating(), given.dataset)
 
 
 def sealed(loader: object) -> Sealed:
