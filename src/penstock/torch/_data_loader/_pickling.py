@@ -10,6 +10,8 @@ import io
 import os
 import pickle
 from collections import ChainMap
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -19,19 +21,21 @@ from penstock._caught import Caught
 from penstock._pickles import pickler, reduced_tensor
 from penstock._processes import missing, unimportable
 from penstock._tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
+from penstock.torch._data_loader._mapped_memory import MappedFile, ProcessMaps
 from penstock.torch._data_loader._torch_private import shared_descriptor, storage_of_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PROTOCOL: Final = 5
+_OF_MEMMAP: Final = ("filename", "mode", "offset")
 _GRADIENT: Final = (
     "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing "
     "process boundaries. If you just want to transfer the data, call detach() on the tensor before collating."
 )
 
 
-_picklers: Final[dict[tuple[type, bool], type[pickle.Pickler]]] = {}
+_picklers: Final[dict[type, type[pickle.Pickler]]] = {}
 
 
 class Sealed:
@@ -111,24 +115,33 @@ def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.Pickl
         buffers.append(buffer)
         return False
 
-    made = _picklers.get((kind, shares))
+    made = _tensor_pickler(kind, ProcessMaps()) if shares else _picklers.get(kind)
     if made is None:
-        made = _picklers[kind, shares] = _tensor_pickler(kind, shares=shares)
+        made = _picklers[kind] = _tensor_pickler(kind)
     made(file, _PROTOCOL, buffer_callback=keep).dump(value)
     return file.getvalue()
 
 
-def _tensor_pickler(kind: type[pickle.Pickler], *, shares: bool) -> type[pickle.Pickler]:
-    """Return a class of picklers that pickles tensors as buffers."""
-    ours: dict[type, Callable[[Any], object]] = (
-        {torch.Tensor: _reduced_shared, torch.UntypedStorage: _reduced_storage}
-        if shares
-        else {torch.Tensor: _reduced, np.ndarray: _reduced_array}
-    )
+def _tensor_pickler(kind: type[pickle.Pickler], maps: ProcessMaps | None = None) -> type[pickle.Pickler]:
+    """Return a class of picklers that pickles tensors as buffers.
+
+    Args:
+        kind: its base.
+        maps: the maps of this process, for picklers that send shared memory; None for those that send elements.
+    """
+    ours: dict[type, Callable[[Any], object]] = {torch.Tensor: _reduced, np.ndarray: _reduced_array}
+    if maps is not None:
+        mapped = partial(_reduced_mapped, maps)
+        ours = {
+            torch.Tensor: _reduced_shared,
+            torch.UntypedStorage: partial(_reduced_storage, maps),
+            np.ndarray: mapped,
+            np.memmap: mapped,
+        }
     own: Any = kind
     theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
     parts: dict[str, object] = {"dispatch_table": ChainMap(ours, theirs)}
-    if kind is pickle.Pickler and not shares:  # the other kind does so itself
+    if kind is pickle.Pickler and maps is None:  # the other kind does so itself
         parts["reducer_override"] = _reduced_subclass
     made: Any = type("TensorPickler", (kind,), parts)
     return cast("type[pickle.Pickler]", made)
@@ -186,17 +199,57 @@ def _reduced_shared(tensor: "torch.Tensor") -> object:
     return _view_with_gradient if tensor.requires_grad else _view, given
 
 
-def _reduced_storage(storage: "torch.UntypedStorage") -> object:
-    """Reduce a tensor's memory to a buffer beside the pickle, or to the descriptor of memory that processes share.
-
-    Memory of a mapped file, which torch counts as shared, too, is copied.
-    """
+def _reduced_storage(maps: ProcessMaps, storage: "torch.UntypedStorage") -> object:
+    """Reduce a tensor's memory to its place in a mapped file, to the descriptor of shared memory, or to a buffer."""
+    if storage.device.type == "cpu" and (place := maps.find(storage.data_ptr(), storage.nbytes())) is not None:
+        return _mapped_storage, (place.file, place.begin, storage.nbytes())
     if storage.is_shared() and storage.filename is None:
-        return storage_of_process, (os.getpid(), *shared_descriptor(storage))
+        descriptor, size_bytes = shared_descriptor(storage)
+        if descriptor >= 0:  # it is -1 for a private map
+            return storage_of_process, (os.getpid(), descriptor, size_bytes)
     if storage.device.type != "cpu":
         return _by_torch(storage)
     shown: Any = torch.empty(0, dtype=torch.uint8)
     return _storage, (_buffer(tensor_bytes(shown.set_(storage))), storage.nbytes())
+
+
+def _mapped_storage(file: MappedFile, begin: int, size_bytes: int) -> object:
+    """Return a tensor's memory in a mapped file; writes to a read-only one, which torch doesn't have, stay here."""
+    private = replace(file, access="c") if file.access == "r" else file
+    return _storage(private.open()[begin : begin + size_bytes], size_bytes)
+
+
+def _reduced_mapped(maps: ProcessMaps, array: "np.ndarray[Any, Any]") -> object:
+    """Reduce an array to its place in a mapped file; any other array as usual."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = cast("Any", owner.base)
+    if owner is None:
+        return array.__reduce_ex__(_PROTOCOL)
+    spans = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
+    before = -sum(span for span in spans if span < 0)
+    size = sum(map(abs, spans)) + array.itemsize if array.size else 0
+    place = maps.find(array.__array_interface__["data"][0] - before, size)
+    if place is None:
+        return array.__reduce_ex__(_PROTOCOL)
+    attributes = {name: getattr(array, name) for name in _OF_MEMMAP} if isinstance(array, np.memmap) else None
+    return _mapped_array, (place.file, place.begin + before, array.dtype, array.shape, array.strides, attributes)
+
+
+def _mapped_array(
+    file: MappedFile,
+    offset: int,
+    dtype: "np.dtype[Any]",
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    attributes: dict[str, object] | None,
+) -> object:
+    array = np.ndarray(shape, dtype, file.open(), offset, strides)
+    if attributes is None:
+        return array
+    memmap = array.view(np.memmap)
+    vars(memmap).update(attributes)
+    return memmap
 
 
 def _storage(data: object, size_bytes: int) -> object:
