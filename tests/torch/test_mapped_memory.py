@@ -37,7 +37,7 @@ class Written(Parts):
 
 def described(part: Any) -> tuple[object, ...]:
     """Return the values of an array or tensor, what it is, and the file that its memory maps."""
-    kind: type[Any] = type(part)
+    kind = part.__class__
     values = [int(each) if kind is torch.Tensor else each.item() for each in part.flatten()[:5]]
     if kind is torch.Tensor:
         return kind, values, part.stride(), _file_at(part.data_ptr())
