@@ -134,6 +134,23 @@ def test_datasets_of_modules_that_workers_do_not_find(monkeypatch: pytest.Monkey
         assert [(type(batch) is module.Row, batch.number.tolist()) for batch in loader] == expected
 
 
+class Connected(Counted):
+    """Numbers that can be pickled, and not be rebuilt."""
+
+    def __setstate__(self, state: object) -> None:
+        raise OSError("no connection")
+
+
+def test_datasets_that_workers_can_not_rebuild() -> None:
+    """The error is that of the dataset, and its note names the class and the remedy."""
+    rows: Any = Connected(0, int)
+    with pytest.raises(OSError, match="no connection") as caught:
+        next(iter(DataLoader[Any](rows, num_workers=1)))
+    (note,) = [each for each in caught.value.__notes__ if each.startswith("a worker could not rebuild")]
+    assert f"of the class {__name__}.Connected" in note
+    assert "Mend `__reduce__` or `__setstate__`" in note
+
+
 def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:
     """A state is that of the epoch's start, with a warning, and one from inside an epoch is refused."""
     rows: Any = Counted(VALUE, of_value)

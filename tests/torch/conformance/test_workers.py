@@ -1,6 +1,8 @@
 """Programs with workers: what can be seen of torch's loader holds for ours."""
 
 import os
+import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,3 +252,21 @@ def test_a_time_out_takes_no_turn(tmp_path: Path) -> None:
         next(numbers)
     pipe.write_bytes(b"")
     assert [each for each in going_on(numbers) if not isinstance(each, Raised)] == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_tracebacks_have_the_lines_of_functions_that_are_sent_by_value() -> None:
+    """They show the file and the text of the user's function, also of one that leaves the program."""
+
+    def fail(rows: object) -> object:
+        raise ValueError(f"no {rows}")
+
+    def leave(rows: object) -> object:
+        sys.exit(f"no {rows}")
+
+    place = rf'  File "{re.escape(__file__)}", line \d+, in'
+    with pytest.raises(ValueError, match=place + r" fail\n    raise ValueError"):
+        next(iter(DataLoader(Numbers(), num_workers=1, collate_fn=fail)))
+    with pytest.raises(RuntimeError, match=place + r" leave\n    sys\.exit(.*\n)*SystemExit: no \[0\]") as left:
+        next(iter(DataLoader(Numbers(), num_workers=1, collate_fn=leave)))
+    head, _, _ = str(left.value).partition("\nOriginal Traceback (most recent call last):\n")
+    assert re.fullmatch(r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly: SystemExit was raised in it\.", head)

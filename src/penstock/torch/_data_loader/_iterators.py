@@ -200,7 +200,7 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             may_make_whole=given.num_batch_workers is None,
         )
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)
-        start = _start(sent, given.num_workers, self._begun.base_seed)
+        start = _start(given, sent, self._begun.base_seed)
         self._is_persistent: bool = given.persistent_workers
         most = max(least, 2 * rules.num_workers)
         ahead = Ahead(least, most, drawn=prefetch * rules.num_workers)  # torch draws as many, then one for each batch
@@ -353,9 +353,12 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
 
-def _start(sent: Sealed, workers: int, base_seed: int, first: int = 0) -> Start:
+def _start(loader: object, sent: Sealed, base_seed: int, first: int = 0) -> Start:
     """Return the start of workers, with the settings that torch has in the program now."""
-    return Start(sent, workers, base_seed, first, torch.is_grad_enabled(), ranks_of_program())
+    given: Any = loader
+    kind = given.dataset.__class__
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return Start(sent, given.num_workers, base_seed, first, torch.is_grad_enabled(), ranks_of_program(), name)
 
 
 def _least(rules: JobRules, prefetch: int, batch_rows: int) -> int:
@@ -390,7 +393,7 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
         self._streams: list[_Stream] = []
         self._epoch = -1
         for number in range(workers):
-            start = _start(sent, workers, self._begun.base_seed, number)
+            start = _start(given, sent, self._begun.base_seed, number)
             self._streams.append(_Stream(given, start, ahead))
         self.restart(given, saved)
 

@@ -12,6 +12,7 @@ import pickle
 from collections import ChainMap
 from dataclasses import replace
 from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -140,11 +141,23 @@ def _tensor_pickler(kind: type[pickle.Pickler], maps: ProcessMaps | None = None)
         }
     own: Any = kind
     theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
+    if maps is not None and CodeType in theirs:
+        ours[CodeType] = partial(_reduced_code, theirs[CodeType])
     parts: dict[str, object] = {"dispatch_table": ChainMap(ours, theirs)}
     if kind is pickle.Pickler and maps is None:  # the other kind does so itself
         parts["reducer_override"] = _reduced_subclass
     made: Any = type("TensorPickler", (kind,), parts)
     return cast("type[pickle.Pickler]", made)
+
+
+def _reduced_code(reduced: "Callable[[CodeType], object]", code: CodeType) -> object:
+    """Reduce code with the name of its file, which tracebacks show with the line; cloudpickle alone leaves it out."""
+    return _named_code, (code.co_filename, reduced(code))
+
+
+def _named_code(name: str, reduced: "tuple[Callable[..., CodeType], tuple[Any, ...]]") -> CodeType:
+    make, given = reduced
+    return make(*given).replace(co_filename=name)
 
 
 def _reduced_subclass(pickler: object, value: object) -> object:

@@ -125,7 +125,13 @@ def ranks_of_program() -> tuple[int, int] | None:
 
 
 class SentError(NamedTuple):
-    """An exception from a worker, as torch sends it: its type, and its traceback as text."""
+    """An exception from a worker, as torch sends it: its type, and its traceback as text.
+
+    Attributes:
+        kind: the type.
+        text: the traceback; the whole message where `where` is empty.
+        where: names the worker, in torch's words.
+    """
 
     kind: type[BaseException]
     text: str
@@ -133,6 +139,8 @@ class SentError(NamedTuple):
 
     def raise_again(self) -> NoReturn:
         """Raise it as torch does."""
+        if not self.where:
+            raise_caught(self.kind(self.text))
         wrapper = _error_wrapper((self.kind, None, None), where=self.where)
         wrapper.exc_type, wrapper.exc_msg = self.kind, self.text
         with Caught() as caught:

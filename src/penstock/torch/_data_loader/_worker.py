@@ -76,6 +76,7 @@ class Start:
         first: the number of the scheduler's first worker.
         grad: whether the program records gradients, as a fork of it would.
         ranks: the program's rank and the number of ranks in torch.distributed; None without a process group.
+        dataset: the name of the dataset's class, for messages.
     """
 
     work: Sealed | Arrived
@@ -84,13 +85,14 @@ class Start:
     first: int = 0
     grad: bool = True
     ranks: tuple[int, int] | None = None
+    dataset: str = ""
 
     def __call__(self, place: int) -> int | None:
         """Prepare the worker; return the seed that `worker_init_fn` gave torch's generator, or None if it gave none."""
         number = self.first + place
         torch.set_grad_enabled(self.grad)
         take_ranks(self.ranks)  # before the dataset is there: its __setstate__ may ask for its rank
-        work = user_code_of(self.work)
+        work = self._opened()
         collate_by(work.collating)
         become_worker(number, self.num_workers, self.base_seed, work.dataset)
         if work.init_fn is None:
@@ -105,6 +107,17 @@ class Start:
         after = torch.initial_seed()
         return None if after == before else after
 
+    def _opened(self) -> UserCode:
+        with Caught(Exception) as caught:
+            return user_code_of(self.work)
+        error = caught.taken()
+        error.add_note(
+            f"a worker could not rebuild the dataset, of the class {self.dataset}, or a function of the loader from "
+            "its pickle; workers aren't forks of the program. Mend `__reduce__` or `__setstate__` of the class that "
+            "the traceback shows, and open files and connections on first use"
+        )
+        raise error
+
 
 def user_code_of(sent: object) -> UserCode:
     """Return the work that a worker received."""
@@ -114,10 +127,12 @@ def user_code_of(sent: object) -> UserCode:
 
 def sent_error(error: BaseException) -> SentError:
     """Return the type and text of an exception, to be sent in its place."""
-    text = "".join(traceback.format_exception(type(error), error, trimmed(error)))[-_TEXT_CHARACTERS:]
+    lines = traceback.format_exception(type(error), error, trimmed(error))
+    text = "".join(lines)[-_TEXT_CHARACTERS:]
     if isinstance(error, Exception):
         return SentError(type(error), text, f"in DataLoader worker process {worker_number()}")
-    return SentError(RuntimeError, text, f"in DataLoader worker (pid(s) {os.getpid()}), which exited unexpectedly,")
+    ended = f"DataLoader worker (pid(s) {os.getpid()}) exited unexpectedly: {type(error).__name__} was raised in it"
+    return SentError(RuntimeError, f"{ended}.\nOriginal {text}", "")
 
 
 @contextmanager
