@@ -115,6 +115,9 @@ defects = photographs.map(with_defects, on_error=ps.Substitute()).cache().shuffl
 in_order = photographs.select([*range(4, 40), *range(41, COUNT)]).filter(bool).map(with_defects, on_error="skip")
 padded = ps.read(Photographs(100)).map(boxes).padded_batch(8)
 stacked = ps.read(Photographs(100)).map(boxes).repeat().batch(8)
+nothing = ps.range(0).batch(8)
+refused = ps.range(1).filter(bool)
+few = ps.range(5).batch(8, remainder="drop")
 crashes = ps.range(256).map(crash).batch(4)
 leaves = ps.range(64).map(leave)
 leaves_in_order = leaves.filter(is_whole)
@@ -192,6 +195,15 @@ def test_batches_decide_which_leaves_fit(capsys: Output) -> None:
     assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in capsys.readouterr().out
     assert main(["lint", f"{HERE}:huge", "--num-workers", "0"]) == 1
     assert "a batch takes 8796.09 GB, and 3 in flight 26388.28 GB, of " in capsys.readouterr().out
+
+
+def test_a_dataset_without_a_batch_is_a_finding(capsys: Output) -> None:
+    """It has no elements, also after a filter, or too few for a batch."""
+    for name, why in (("nothing", "no elements"), ("refused", "no elements"), ("few", "elements, 5, is below")):
+        assert main(["lint", f"{HERE}:{name}", "--num-workers", "0", "--json"]) == 1
+        found = findings(capsys.readouterr().out)
+        assert found.keys() == {"empty"}
+        assert why in found["empty"]["text"]
 
 
 def test_a_loader_is_checked_as_it_is(capsys: Output) -> None:

@@ -20,7 +20,7 @@ from penstock._tree import Structure, align_leaves, describe_difference, flatten
 from penstock.batching import LeafError, as_value
 
 Check: TypeAlias = Literal[
-    "failed", "structure", "dtype", "ragged", "nan", "constant", "batch", "ranks", "memory", "shared"
+    "empty", "failed", "structure", "dtype", "ragged", "nan", "constant", "batch", "ranks", "memory", "shared"
 ]
 Merging: TypeAlias = Literal["stack", "pad", "own"]
 """The way in which rows become a batch: leaves are stacked, or padded first, or a function of the user's does it."""

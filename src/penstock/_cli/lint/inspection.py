@@ -279,10 +279,19 @@ class Lint:
         ranks = self._loading.ranks if ranks is None else ranks
         found = list(findings(self.summary, self._merging, self._name_of))
         yield from found
-        if self.is_complete and not any(each.check in {"failed", "structure", "ragged", "dtype"} for each in found):
+        if self.is_complete and (why := self._why_empty()):
+            yield Finding("empty", f"{why}, so a training gets no batch of it")
+        elif self.is_complete and not any(each.check in {"failed", "structure", "ragged", "dtype"} for each in found):
             yield from self._of_batches()
         yield from self._of_ranks(ranks)
         yield from self._of_memory(max(ranks, 1))
+
+    def _why_empty(self) -> str:
+        """Return why the dataset has no batch; empty if it has one."""
+        rows = self.summary.rows
+        if not rows:
+            return "it has no elements"
+        return f"its number of elements, {rows:,}, is below that of a batch" if length(self._node) == 0 else ""
 
     @property
     def _merging(self) -> Merging:
