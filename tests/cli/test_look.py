@@ -262,7 +262,7 @@ def served(look: Callable[[int], Look], first: int = 0) -> Generator[LookServer]
                 started.join()
 
 
-def test_steps_are_served_to_this_machine_alone() -> None:
+def test_steps_are_served_to_this_machine_alone(capsys: Output) -> None:
     """Each step has a page; an error of the dataset is shown in it, and other names of the machine are refused."""
     with ps.Loader(train) as loader, served(loader.look, first=3) as server:
         assert b"step 3, epoch 0: 4 rows" in fetched(server.address)
@@ -275,6 +275,10 @@ def test_steps_are_served_to_this_machine_alone() -> None:
                 fetched(wrong)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             fetched(urllib.request.Request(server.address, headers={"Host": "example.org"}))
+        with socket.create_connection(("127.0.0.1", server.server_port)) as other:
+            other.sendall(f"GET http://[bad/ HTTP/1.0\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+            assert b"404" in other.recv(1000)
+    assert capsys.readouterr() == ("", "")
     with ps.Loader(in_order) as loader, LookServer(loader.look, 0, first=0) as server:
         assert "StateError" in server.page(10**6)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, Final, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from penstock._caught import Caught
 from penstock._graph import escaped
@@ -68,11 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request; others than for the page, or by another name of this machine, are refused."""
         server = cast("LookServer", self.server)
-        address = urlsplit(self.path)
-        text = parse_qs(address.query).get("step", [str(server.first)])[0]
+        path, _, query = self.path.partition("?")
+        text = parse_qs(query).get("step", [str(server.first)])[0]
         # A page of another site may have a name that leads here, and would read the answer.
         is_ours = self.headers.get("Host") in {f"{name}:{server.server_port}" for name in (_HOST, "localhost")}
-        if not is_ours or address.path != "/" or not (text.isdecimal() and len(text) <= _DIGITS):
+        if not is_ours or path != "/" or not (text.isdecimal() and len(text) <= _DIGITS):
             self.send_response(404)
             self.end_headers()
             return
