@@ -42,6 +42,13 @@ def test_processes_are_chosen_for_long_functions_that_hold_the_gil(cost: Cost | 
     assert choose_kind(3, cost, room)[:2] == (place, 3)
 
 
+def test_the_reason_names_what_takes_little() -> None:
+    """It is a batch, or all rows of an epoch together, which decide whether starting processes pays."""
+    assert choose_kind(3, CHEAP, WIDE).why == "a batch takes 0.032 ms, too little for processes to pay"
+    all_rows = choose_kind(3, BUSY, Room(32, 100, 8)).why
+    assert all_rows == "an epoch takes 1 s of computing, too little for processes to pay"
+
+
 @pytest.mark.parametrize(
     ("cost", "room", "expected"),
     [

@@ -190,7 +190,10 @@ def _why_threads(cost: Cost | None, room: Room) -> str:
     if room.processors == 1:
         return "there is one processor"
     if cost.row_seconds < worth_processes(room):
-        return f"a batch takes {_short(cost.row_seconds * room.step_rows)}, too little for processes to pay"
+        of_batch, of_epoch = cost.row_seconds * room.step_rows, cost.row_seconds * room.epoch_rows
+        is_small = cost.row_seconds < worth_workers(room)
+        taken = f"a batch takes {_short(of_batch)}" if is_small else f"an epoch takes {_short(of_epoch)} of computing"
+        return f"{taken}, too little for processes to pay"
     if cost.waits:
         return _waiting(cost)
     if cost.speedup is None:
