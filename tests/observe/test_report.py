@@ -177,7 +177,10 @@ def test_functions_in_a_mixture_have_their_own_times_where_a_batch_has_few_rows_
     numbers = ps.range(2, seed=1).shuffle()
     parts = {str(number): numbers.map(wait if number else add) for number in range(BATCH)}
     report = observed(ps.mix(parts, dict.fromkeys(parts, 1)).batch(rows), 0.0, {"num_workers": 0})
-    assert (report.bottleneck or "").startswith("wait"), str(report)  # equal names are numbered
+    assert (report.bottleneck or "").startswith("wait"), str(report)  # equal names are numbered, and so are the texts
+    texts = {step.name: step.text for step in report.steps}
+    assert len(set(texts.values())) == len(texts), str(report)
+    assert texts["wait 2"] == "map(wait) 2"
     assert sum(step.share for step in report.steps if step.name.startswith("wait")) > 0.5, str(report)
 
 

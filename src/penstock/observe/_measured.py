@@ -182,7 +182,10 @@ def timed_steps(
             time = _for_rows(plan, readings, node, times[number])
             time = _for_delivered(time, elements.get(id(node), 0) * delivered)
             text = text_of(node)
-            timed[_free_name(node, text, timed)] = TimedStep(text, time, id(node) in in_order, node)
+            named = node.name if isinstance(node, Map | Filter) else text.partition("(")[0]
+            name = _free(named, timed)
+            text += name.removeprefix(named)  # the number, by which the bottleneck and the advice name the step
+            timed[name] = TimedStep(text, time, id(node) in in_order, node)
     others = [node for number, node in nodes.items() if number not in known]
     if others and times[-1].seconds > 0:
         are_in_order = in_order.issuperset(map(id, others))
@@ -253,11 +256,6 @@ def _for_rows(plan: Plan, readings: Readings, node: Node, time: StepTime) -> Ste
         return time
     made = batches_made(plan, readings, 0)
     return time._replace(seconds=time.seconds * made / time.elements, elements=made)
-
-
-def _free_name(node: Node, text: str, taken: Collection[str]) -> str:
-    """Return the name of a step: that of its function, or the verb."""
-    return _free(node.name if isinstance(node, Map | Filter) else text.partition("(")[0], taken)
 
 
 def _free(name: str, taken: Collection[str]) -> str:
