@@ -1,13 +1,18 @@
 """Functions of all kinds, whose identities are compared between processes; a program imports them, too."""
 
+import ctypes
 import enum
 import functools
 import logging
+import os
 import re
 import sys
 import threading
+from collections import UserDict
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,7 @@ import numpy as np
 from penstock import PerWorker
 from penstock._graph._code import code_identity as code_identity
 from penstock._graph._code import is_lambda_or_local as is_lambda_or_local
-from penstock._graph._code import key_identity as key_identity
+from penstock._graph._key import key_identity as key_identity
 from penstock.batching import Pad, Stack
 
 SIZE = 224
@@ -101,6 +106,9 @@ KINDS: dict[str, Any] = {
     "partial of arrays": functools.partial(np.add, np.arange(5)),
     "closure": closing_over(1, "a", WORDS, {"x": [1.5]}, Mode.FINE, Path("a"), re.compile("a+"), np.float32(1)),
     "closure over objects": closing_over(LOCK, LOGGER, object(), sys.__stderr__, Plain(3), helper, np.dtype("f4")),
+    "closure over objects of the standard library": closing_over(
+        os.environ, ctypes.CDLL(None), UserDict(a={"b", "c", "d"}), Struct("<I"), Template("a")
+    ),
     "frozen dataclass": Resize(3),
     "method of a dataclass": Resize(3).crop,
     "object": Plain(3, {"a", "b", "c"}),

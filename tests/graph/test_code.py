@@ -1,11 +1,17 @@
 """A function's identity is the same in every process, and differs where the function may compute something else."""
 
+import configparser
 import functools
+import io
+import string
+import struct
 import textwrap
 import threading
 import types
+import uuid
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +21,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock._graph import _code
-from penstock._graph._code import held_values, key_identity
+from penstock._graph._code import held_values
+from penstock._graph._key import key_identity
 from penstock.batching import Pad
 from tests.graph.identified import (
     KINDS,
@@ -160,7 +167,7 @@ def test_kept_texts_are_those_of_a_new_walk(levels: int, partials: int) -> None:
         return [code_identity(nested), code_identity(nested, with_state=False), held_values(nested)]
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in ("_Walk", "_Held"):
+        for kind in ("Walk", "_Held"):
             patch.setattr(f"penstock._graph._code.{kind}.visits", refuses)
         expected = digests()
     assert [digests(), digests()] == [expected, expected]
@@ -332,3 +339,152 @@ def test_the_key_of_a_cache_has_all_of_a_wrapper() -> None:
     before = key_identity(dispatched)
     dispatched.register(str, len)
     assert key_identity(dispatched) != before
+
+
+class Text(str):
+    """A text of a class of its own."""
+
+    __slots__ = ()
+
+
+class Count(int):
+    """A number of a class of its own, with an attribute."""
+
+    unit = "bytes"
+
+
+class Vocabulary(dict[str, int]):
+    """A dict with an attribute."""
+
+    def __init__(self, unknown: int) -> None:
+        super().__init__(a=1)
+        self.unknown = unknown
+
+
+class Signal(np.ndarray[Any, Any]):
+    """An array with an attribute."""
+
+    rate = 0
+
+
+@dataclass
+class Scale:
+    """An object whose comparison leaves out an attribute and a field."""
+
+    factor: InitVar[int]
+    offset: int = field(default=0, compare=False)
+
+    def __post_init__(self, factor: int) -> None:
+        self._factor = factor
+
+    @functools.cached_property
+    def square(self) -> int:
+        """The square of the factor."""
+        return self._factor**2
+
+
+def unit_of(value: Any, unit: str) -> Any:
+    """Return the value, after its attribute `unit` was set."""
+    value.unit = unit
+    return value
+
+
+def configured(value: str) -> configparser.ConfigParser:
+    """Return a configuration with one value."""
+    config = configparser.ConfigParser()
+    config["a"] = {"b": value}
+    return config
+
+
+def signal(rate: int) -> Signal:
+    """Return an array with an attribute."""
+    array = np.zeros(2).view(Signal)
+    array.rate = rate
+    return array
+
+
+def masked(mask: list[bool]) -> Any:
+    """Return an array with a mask."""
+    make: Any = np.ma.array
+    return make([1, 2], mask=mask)
+
+
+def scaled(scale: int) -> Callable[[int], int]:
+    """Return a function with an attribute."""
+
+    def function(number: int) -> int:
+        return number
+
+    vars(function)["scale"] = scale
+    return function
+
+
+HOLDING: list[tuple[Callable[[Any], object], object, object]] = [
+    (struct.Struct, "<I", ">I"),
+    (string.Template, "a $x", "b $x"),
+    (textwrap.TextWrapper, 10, 30),
+    (configured, "1", "2"),
+    (UserDict, {"a": 1}, {"a": 2}),
+    (UserList, [1], [2]),
+    (ChainMap, {"a": 1}, {"a": 2}),
+    (lambda number: uuid.UUID(int=number), 1, 2),
+    (io.BytesIO, b"a", b"b"),
+    (memoryview, b"a", b"b"),
+    (lambda kind: kind | None, int, float),
+    (lambda keys: dict.fromkeys(keys).keys(), "ab", "ac"),
+    (Text, "a", "b"),
+    (Text, "a" * 2000, "b" * 2000),
+    (Count, 1, 2),
+    (lambda unit: unit_of(Count(1), unit), "bytes", "rows"),
+    (Vocabulary, 1, 2),
+    (signal, 1, 2),
+    (lambda factory: defaultdict(factory, a=1), int, float),
+    (lambda length: deque([1], length), 1, None),
+    (masked, [True, False], [False, True]),
+    (Scale, 1, 2),
+    (lambda offset: Scale(1, offset), 1, 2),
+    (scaled, 1, 2),
+    (functools.partial(functools.partialmethod, helper), 1, 2),
+]
+
+
+@pytest.mark.parametrize(("make", "first", "second"), HOLDING)
+def test_the_key_of_a_cache_has_what_a_value_holds(
+    make: Callable[[Any], object], first: object, second: object
+) -> None:
+    """What a value shows a copy of itself counts, whatever its class."""
+    one, again, other = (key_identity(closing_over(make(each))) for each in (first, first, second))
+    assert one == again != other
+    assert one.hidden == ()
+
+
+EDITED = """
+import functools, string
+from typing import NamedTuple
+class Pair(NamedTuple):
+    first: int = 1
+    def total(self): return self.first + 1
+class Table(dict):
+    def total(self): return len(self) + 2
+class Sum:
+    def add(self, number, more): return number + more
+    __call__ = functools.partialmethod(add, more=3)
+PAIR, TABLE, SUM, = Pair(), Table(), Sum()
+def decode(number): return PAIR.total() + TABLE.total() + SUM(number)
+"""
+
+
+@pytest.mark.parametrize("part", ["first + 1", "len(self) + 2", "more=3"])
+def test_the_key_of_a_cache_has_the_code_of_an_objects_class(part: str) -> None:
+    """The code of the class of a tuple or dict counts, and so does a method that is made of another one."""
+    edited = EDITED.replace(part, part[:-1] + "4")
+    assert key_identity(module_of(EDITED).decode) == key_identity(module_of(EDITED).decode)
+    assert key_identity(module_of(EDITED).decode) != key_identity(module_of(edited).decode)
+
+
+def test_use_of_a_dataclass_keeps_the_key_of_a_cache() -> None:
+    """A cached property of an object of a dataclass doesn't count."""
+    scale = Scale(2)
+    before = key_identity(closing_over(scale))
+    assert scale.square == 4
+    assert key_identity(closing_over(scale)) == before

@@ -17,9 +17,6 @@ array by a sample. An object with a method `fingerprint()` counts by its result,
 identity doesn't cover files that the function reads, or functions that it calls through a module's name, since the
 byte code doesn't show these.
 
-`key_identity` is the identity of a function or of a source in the key of a cache on disk. There, values count as a
-whole, and what is in files by the files' paths, sizes and times.
-
 `held_values` covers the values of a function that may change while a program runs, and takes a bounded time. States use
 it: a warning shows that a resumed run has another lookup table.
 """
@@ -41,10 +38,6 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._frozen import frozen
-from penstock._graph._plain import plain_bytes
-from penstock.sources import find_mapped
-
 _MAX_LEVELS: Final = 32  # of values within values; deeper ones count by the names of their types
 _MAX_FOLLOWED: Final = 4096  # objects of a walk; functions and classes beyond them count by name
 _WHOLE_BYTES: Final = 1 << 20  # a larger array counts by a sample
@@ -56,15 +49,6 @@ _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})  # modules of `Namespace` and `SimpleNamespace`
-_TEXT_SIZE: Final = 1 << 10  # a longer text counts by a digest in the key of a cache
-_COPIED_BYTES: Final = 1 << 24  # of an array whose values don't lie together, in one step
-_PIECE: Final = 1 << 6  # values of a container that count together in the key of a cache
-_FEW: Final = 8  # values of a container whose texts count as they are
-# Modules of objects without a lasting value, such as locks: these don't count.
-_VALUELESS: Final = frozenset(
-    ("_thread", "threading", "multiprocessing", "concurrent", "asyncio", "logging", "weakref", "queue", "_queue", "ssl")
-)
-_CACHED: Final = type(functools.lru_cache(len))
 _Value = TypeVar("_Value")
 _NAMED: Final = (types.FunctionType, types.BuiltinFunctionType, type)
 
@@ -83,7 +67,7 @@ def code_identity(function: Callable[..., Any], *, with_state: bool = True) -> s
         >>> code_identity(functools.partial(round, ndigits=1)) == code_identity(functools.partial(round, ndigits=2))
         False
     """
-    text = _Walk(_package(_innermost(function)), with_state=with_state).text(function)
+    text = Walk(package_of(innermost(function)), with_state=with_state).text(function)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -112,42 +96,7 @@ def held_values(function: Callable[..., Any]) -> str:
     return _held_values.of(function, functools.partial(_held_digits, function))
 
 
-@frozen
-class KeyIdentity:
-    """The identity of a function or source in the key of a cache.
-
-    Attributes:
-        digest: 32 hexadecimal digits.
-        hidden: the names of the types of values, outside of code, whose content isn't visible, such as an open file.
-    """
-
-    digest: str
-    hidden: tuple[str, ...]
-
-
-def key_identity(thing: object) -> KeyIdentity:
-    """Return the identity of a function or of a source, with all values that it holds now.
-
-    It differs from `code_identity`:
-
-      - Containers, texts and arrays count as a whole. Memory maps and the sources of files aren't read: they count by
-        the paths, sizes and times of their files.
-      - An object counts by its attributes or its pickle, even if it wraps a function.
-      - A dataset of Hugging Face counts by its own fingerprint.
-
-    Args:
-        thing: any callable, or any source.
-
-    Example:
-        >>> key_identity([1, 2]) == key_identity([1, 3]), key_identity(iter).hidden
-        (False, ())
-    """
-    walk = _Key(_package(_innermost(thing)), with_state=True)
-    digest = hashlib.blake2b(walk.text(thing).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return KeyIdentity(digest, tuple(sorted(walk.hidden)))
-
-
-class _Kept(Generic[_Value]):
+class Kept(Generic[_Value]):
     """Values of objects, by identity, as long as the objects live.
 
     A dict of the objects would compare them: CPython compares nested code in a time that doubles with each level.
@@ -171,12 +120,12 @@ class _Kept(Generic[_Value]):
             del self._values[number]
 
 
-_held_values: Final[_Kept[str]] = _Kept()
-_names_in: Final[_Kept[frozenset[str]]] = _Kept()  # by code
+_held_values: Final[Kept[str]] = Kept()
+_names_in: Final[Kept[frozenset[str]]] = Kept()  # by code
 
 
 def _held_digits(function: Callable[..., Any]) -> str:
-    package = _package(_innermost(function))
+    package = package_of(innermost(function))
     walk = first = _Held(package)
     text = first.text(function)
     if first.needs_second:
@@ -198,12 +147,12 @@ def is_lambda_or_local(function: Callable[..., Any]) -> bool:
         >>> is_lambda_or_local(functools.partial(lambda number: number)), is_lambda_or_local(len)
         (True, False)
     """
-    inner = _innermost(function)
+    inner = innermost(function)
     name = inner.__qualname__ if isinstance(inner, _NAMED) else type(inner).__qualname__
     return "<lambda>" in name or "<locals>" in name
 
 
-def _innermost(function: object) -> object:
+def innermost(function: object) -> object:
     """Return the function within partials and bound methods."""
     while isinstance(function, (functools.partial, types.MethodType)):
         if isinstance(function, types.MethodType):
@@ -213,13 +162,13 @@ def _innermost(function: object) -> object:
     return function
 
 
-def _package(thing: object) -> str:
+def package_of(thing: object) -> str:
     """Return the top-level package of a function or class, or of an object's class."""
     module: object = getattr(thing if isinstance(thing, _NAMED) else type(thing), "__module__", None)
     return str(module).partition(".")[0]
 
 
-def _name(thing: object) -> str:
+def full_name(thing: object) -> str:
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
 
 
@@ -237,11 +186,11 @@ class _CodeText(NamedTuple):
     levels: int
 
 
-class _Walk:
+class Walk:
     """A walk from a function to everything it depends on, which visits no object twice."""
 
     whole_bytes: int = _WHOLE_BYTES  # a larger array counts by a sample
-    code_texts: ClassVar[_Kept[_CodeText]] = _Kept()
+    code_texts: ClassVar[Kept[_CodeText]] = Kept()
 
     def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
         self.package = package
@@ -260,12 +209,13 @@ class _Walk:
         if type(value) in _PLAIN:
             return f"{type(value).__name__} {value!r}"
         if self._depth >= _MAX_LEVELS:
-            return _name(type(value))
+            return full_name(type(value))
         self._depth += 1
         try:
             find = functools.partial(_describer, value)
             is_proxy = value.__class__ is not type(value)
-            return (find() if is_proxy else _describers.of(type(value), find))(value, self)
+            describe = find() if is_proxy else _describers.of(type(value), find)
+            return describe(value, self) + self.beside(value)
         finally:
             self._depth -= 1
 
@@ -277,8 +227,8 @@ class _Walk:
         """Return the text of a value independent of other values, for values whose order is unknown."""
         return self._sibling().text(value)
 
-    def _sibling(self) -> "_Walk":
-        return _Walk(self.package, with_state=self._with_state, depth=self._depth)
+    def _sibling(self) -> "Walk":
+        return Walk(self.package, with_state=self._with_state, depth=self._depth)
 
     @property
     def visited(self) -> int:
@@ -310,9 +260,19 @@ class _Walk:
         kind = type(thing)
         own: object = getattr(kind, "fingerprint", None)
         if callable(own):
-            return f"{_name(kind)} {own(thing)}"
+            return f"{full_name(kind)} {own(thing)}"
         wrapped: object = getattr(thing, "__wrapped__", None)
-        return None if wrapped is None else f"{_name(kind)} {self.text(wrapped)}"
+        return None if wrapped is None else f"{full_name(kind)} {self.text(wrapped)}"
+
+    def beside(self, value: object) -> str:
+        """Return the text of what a function, container or array has beside its code or values, if that counts."""
+        del value
+        return ""
+
+    def has_member(self, name: str, member: object) -> bool:
+        """Return whether a member of a class counts, other than a function or property."""
+        del member
+        return not name.startswith("__")
 
     def array_digest(self, array: NDArray[Any]) -> str:
         """Return the digest of an array, or of a sample of a large one."""
@@ -324,11 +284,24 @@ class _Walk:
         """Return the text of a tensor of another package, which must be on the host."""
         return self.text(np.from_dlpack(cast("Any", thing)))
 
+    def fields(self, thing: object) -> str:
+        """Return the text of an object of a dataclass."""
+        names = [field.name for field in dataclasses.fields(cast("Any", thing)) if field.compare]
+        return members_text({name: getattr(thing, name) for name in names}, self, type(thing))
+
+    def standard(self, thing: object) -> str:
+        """Return the text of the content of an object of the standard library; "" for none."""
+        # Locks, threads and files have no lasting value; an object that has one defines how it is pickled.
+        return self.text(thing.__reduce_ex__(4)) if defines_pickle(type(thing)) else ""
+
     def content(self, thing: object) -> str:
         """Return the text of an object's content, which is the state that a copy would get."""
-        state: object = thing.__getstate__()
+        return self.state(thing, thing.__getstate__())
+
+    def state(self, thing: object, state: object) -> str:
+        """Return the text of an object's state."""
         if isinstance(state, dict):
-            return _of_members(cast("dict[str, object]", state), self, type(thing))
+            return members_text(cast("dict[str, object]", state), self, type(thing))
         return self.text(state)
 
     def again(self, thing: object) -> str | None:
@@ -340,7 +313,7 @@ class _Walk:
 
     def follows(self, thing: object) -> bool:
         """Return whether a function or class counts by its code; else it counts by its name."""
-        return _package(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
+        return package_of(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
 
 
 @dataclasses.dataclass(slots=True)
@@ -360,7 +333,7 @@ class _Notes:
     left_out: set[str] = dataclasses.field(default_factory=set)
 
 
-class _Held(_Walk):
+class _Held(Walk):
     """A walk in bounded time, in which only attributes that code names count.
 
     All names are known only at its end. So a first walk counts an attribute if code that it has visited by then names
@@ -377,7 +350,7 @@ class _Held(_Walk):
     """
 
     whole_bytes = _HELD_BYTES
-    code_texts = _Kept()
+    code_texts = Kept()
 
     def __init__(
         self, package: str, counted: set[str] | None = None, *, with_state: bool = True, depth: int = 0
@@ -412,13 +385,13 @@ class _Held(_Walk):
     def text(self, value: object) -> str:
         self._left -= 1
         if self._left < 0 or type(value).__name__ in _GENERATORS:
-            return _name(type(value))
+            return full_name(type(value))
         if isinstance(value, (str, bytes, bytearray)) and len(value) > _HELD_BYTES:
             half = _HELD_BYTES // 2
             return f"{type(value).__name__} {len(value)} {value[:half]!r} {value[-half:]!r}"
         return super().text(value)
 
-    def _sibling(self) -> _Walk:
+    def _sibling(self) -> Walk:
         walk = _Held(self.package, self._counted, with_state=self._with_state, depth=self._depth)
         walk._left = min(self._left, _MAX_HELD_BY_ONE)
         walk._notes = self._notes
@@ -456,7 +429,7 @@ class _Held(_Walk):
         return not is_left_out
 
     def follows(self, thing: object) -> bool:
-        return _package(thing) not in sys.stdlib_module_names and super().follows(thing)
+        return package_of(thing) not in sys.stdlib_module_names and super().follows(thing)
 
     def may_hide_state(self, value: object) -> None:
         del value
@@ -465,114 +438,20 @@ class _Held(_Walk):
     def content(self, thing: object) -> str:
         # No code of the object's class is called.
         members: dict[str, object] = getattr(thing, "__dict__", {})
-        return _of_members(members, self, type(thing)) if members else ""
+        return members_text(members, self, type(thing)) if members else ""
 
     def _is_partly_used(self, owner: type) -> bool:
-        return _package(owner) in _NAMESPACES or self.follows(owner)
+        return package_of(owner) in _NAMESPACES or self.follows(owner)
 
 
-class _Key(_Walk):
-    """A walk for the key of a cache on disk, in which values count as a whole.
-
-    Attributes:
-        hidden: the names of the types of values whose content isn't visible.
-    """
-
-    code_texts = _Kept()
-
-    def __init__(self, package: str, *, with_state: bool, depth: int = 0) -> None:
-        super().__init__(package, with_state=with_state, depth=depth)
-        self.hidden: set[str] = set()
-        self._code_levels = 0  # functions and classes around the visited value
-
-    def text(self, value: object) -> str:
-        if isinstance(value, (str, bytes, bytearray)) and len(value) > _TEXT_SIZE:
-            content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-            return f"{type(value).__name__} {len(value)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
-        is_code = isinstance(value, (types.FunctionType, type))
-        self._code_levels += is_code
-        try:
-            return super().text(value)
-        finally:
-            self._code_levels -= is_code
-
-    def texts(self, values: Iterable[object]) -> str:
-        left = iter(values)
-        pieces = iter(lambda: list(itertools.islice(left, _PIECE)), [])
-        return f"[{', '.join(map(self._piece, pieces))}]"
-
-    def _piece(self, values: list[object]) -> str:
-        if len(values) < _FEW:
-            return ", ".join(map(self.text, values))
-        plain = plain_bytes(values)
-        content = ", ".join(map(self.text, values)).encode("utf-8", "surrogatepass") if plain is None else plain
-        return f"{len(values)} {plain is None} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
-
-    def _sibling(self) -> _Walk:
-        walk = _Key(self.package, with_state=self.with_state, depth=self._depth)
-        walk.hidden, walk._code_levels = self.hidden, self._code_levels
-        return walk
-
-    def may_hide_state(self, value: object) -> None:
-        if not self._code_levels and _package(value) not in _VALUELESS:
-            self.hidden.add(type(value).__qualname__)
-
-    def own_text(self, thing: object) -> str | None:
-        kind = type(thing)
-        parts: object = getattr(kind, "_identity_parts", None)
-        if callable(parts) and any(_package(base) == "penstock" for base in kind.__mro__):
-            return f"{self.text(kind)} {self.text(parts(thing))} {_of_added(thing, self)}"
-        if _package(kind) == "datasets" and isinstance(own := getattr(thing, "_fingerprint", None), str):
-            return f"{_name(kind)} {own}"
-        if isinstance(thing, types.MappingProxyType):
-            return f"{_name(kind)} {self.text(dict(cast('Mapping[object, object]', thing)))}"
-        if callable(getattr(kind, "fingerprint", None)) or kind is _CACHED:
-            return super().own_text(thing)
-        return None
-
-    def array_digest(self, array: NDArray[Any]) -> str:
-        mapped = find_mapped(array)
-        if mapped is not None:
-            return self.text(mapped)
-        if array.ndim == 0 or array.nbytes == 0:
-            return array.tobytes().hex()
-        digest = hashlib.blake2b(digest_size=16)
-        rows = max(1, len(array) if array.flags.c_contiguous else _COPIED_BYTES * len(array) // array.nbytes)
-        for begin in range(0, len(array), rows):
-            digest.update(np.ascontiguousarray(array[begin : begin + rows]).reshape(-1).view(np.uint8).data)
-        return digest.hexdigest()
-
-    def tensor(self, thing: object) -> str:
-        detach: Callable[[], object] = getattr(thing, "detach", lambda: thing)
-        with contextlib.suppress(Exception):  # it is on a device, or has a dtype that NumPy lacks
-            return super().tensor(detach())
-        return self.content(thing)
-
-    def content(self, thing: object) -> str:
-        kind: Any = type(thing)
-        if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
-            return self.text(thing.__reduce_ex__(4))
-        object.__reduce_ex__(thing, 4)  # raises TypeError for an object of a class in C with a state of its own
-        return super().content(thing)
-
-
-def _of_added(thing: object, walk: _Walk) -> str:
-    """Return the text of the attributes of an object of Penstock that the code of a user's subclass names."""
-    members = [vars(base).values() for base in type(thing).__mro__ if _package(base) != "penstock"]
-    codes = [each.__code__ for each in itertools.chain(*members) if isinstance(each, types.FunctionType)]
-    named = frozenset[str]().union(*map(_names, codes))
-    held: dict[str, object] = getattr(thing, "__dict__", {})
-    return _of_members({name: held[name] for name in named & held.keys()}, walk)
-
-
-def _of_function(function: types.FunctionType, walk: _Walk) -> str:
-    if _package(function) == "penstock":
-        return f"function {_name(function)}"
+def _of_function(function: types.FunctionType, walk: Walk) -> str:
+    if package_of(function) == "penstock":
+        return f"function {full_name(function)}"
     again = walk.again(function)
     if again is not None:
         return again
     code = function.__code__
-    names = _names_in.of(code, functools.partial(_names, code))
+    names = _names_in.of(code, functools.partial(code_names, code))
     walk.names(names)
     parts = [
         _of_code(code, walk),
@@ -593,30 +472,30 @@ def _held(cell: types.CellType) -> object:
         return "nothing"
 
 
-def _names(code: types.CodeType) -> frozenset[str]:
+def code_names(code: types.CodeType) -> frozenset[str]:
     """Return the names in a function's code, nested functions included."""
-    nested = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    nested = (code_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return frozenset(code.co_names).union(*nested)
 
 
-def _of_global(value: object, walk: _Walk) -> str:
+def _of_global(value: object, walk: Walk) -> str:
     if isinstance(value, (types.FunctionType, type)) and not walk.follows(value):
-        return _name(value)
+        return full_name(value)
     return walk.text(value)
 
 
-def _of_code(code: types.CodeType, walk: _Walk) -> str:
+def _of_code(code: types.CodeType, walk: Walk) -> str:
     known = walk.code_texts.of(code, functools.partial(_code_text, type(walk), code))
     return known.text if walk.visits(known.values, known.levels) else _new_code_text(code, walk)
 
 
-def _code_text(kind: type[_Walk], code: types.CodeType) -> _CodeText:
+def _code_text(kind: type[Walk], code: types.CodeType) -> _CodeText:
     walk = kind("", with_state=True)
     text = _new_code_text(code, walk)
     return _CodeText(text, walk.visited, _levels(code) - 1)
 
 
-def _new_code_text(code: types.CodeType, walk: _Walk) -> str:
+def _new_code_text(code: types.CodeType, walk: Walk) -> str:
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {counts} {code.co_names} {walk.texts(code.co_consts)}"
 
@@ -628,7 +507,7 @@ def _levels(constant: object) -> int:
     return 1 + max(map(_levels, cast("Iterable[object]", inner)), default=0)
 
 
-def _of_class(kind: type, walk: _Walk) -> str:
+def _of_class(kind: type, walk: Walk) -> str:
     """Return a class's name, and, if the walk follows it, the code of its functions and its plain values.
 
     The function in which it was defined doesn't count: a class that cloudpickle has sent to another process lacks it.
@@ -641,7 +520,7 @@ def _of_class(kind: type, walk: _Walk) -> str:
         members: Mapping[str, object] = vars(base) if walk.follows(base) else {}
         for key in sorted(members):
             function = _function_of(members[key])
-            if function is not None or not key.startswith("__"):
+            if function is not None or walk.has_member(key, members[key]):
                 parts.append(f"{key} = {walk.text(members[key] if function is None else function)}")
     return f"{name} {' '.join(parts)}"
 
@@ -661,40 +540,40 @@ def _function_of(member: object) -> object:
             return None
 
 
-def _of_partial(partial: "functools.partial[object]", walk: _Walk) -> str:
-    return f"partial {walk.text(partial.func)} {walk.texts(partial.args)} {_of_members(partial.keywords, walk)}"
+def _of_partial(partial: "functools.partial[object]", walk: Walk) -> str:
+    return f"partial {walk.text(partial.func)} {walk.texts(partial.args)} {members_text(partial.keywords, walk)}"
 
 
-def _of_method(method: types.MethodType, walk: _Walk) -> str:
+def _of_method(method: types.MethodType, walk: Walk) -> str:
     return f"method {walk.text(method.__func__)} {walk.text(method.__self__)}"
 
 
-def _of_builtin(function: types.BuiltinFunctionType, walk: _Walk) -> str:
+def _of_builtin(function: types.BuiltinFunctionType, walk: Walk) -> str:
     owner: object = function.__self__
-    return f"{_name(function)} {'' if isinstance(owner, types.ModuleType) else walk.text(owner)}"
+    return f"{full_name(function)} {'' if isinstance(owner, types.ModuleType) else walk.text(owner)}"
 
 
-def _of_tuple(values: tuple[object, ...], walk: _Walk) -> str:
+def _of_tuple(values: tuple[object, ...], walk: Walk) -> str:
     return f"{type(values).__qualname__} {walk.texts(walk.sample(values))}"
 
 
-def _of_set(values: "frozenset[object] | set[object]", walk: _Walk) -> str:
+def _of_set(values: "frozenset[object] | set[object]", walk: Walk) -> str:
     if isinstance(values, set) and not walk.with_state:
-        return _name(type(values))
+        return full_name(type(values))
     if len(walk.sample(range(len(values)))) < len(values):  # the order of a set depends on the process
         return f"{type(values).__qualname__} {len(values)}"
     return f"{type(values).__qualname__} {sorted(map(walk.alone, values))}"  # likewise
 
 
-def _of_list(values: "list[object] | deque[object]", walk: _Walk) -> str:
+def _of_list(values: "list[object] | deque[object]", walk: Walk) -> str:
     if not walk.with_state:
-        return _name(type(values))
+        return full_name(type(values))
     return walk.again(values) or f"{type(values).__qualname__} {walk.texts(walk.sample(values))}"
 
 
-def _of_dict(values: dict[object, object], walk: _Walk) -> str:
+def _of_dict(values: dict[object, object], walk: Walk) -> str:
     if not walk.with_state:
-        return _name(type(values))
+        return full_name(type(values))
     again = walk.again(values)
     if again is not None:
         return again
@@ -705,35 +584,35 @@ def _of_dict(values: dict[object, object], walk: _Walk) -> str:
     return f"{type(values).__qualname__} {walk.texts(items)}"
 
 
-def _of_array(array: NDArray[Any], walk: _Walk) -> str:
+def _of_array(array: NDArray[Any], walk: Walk) -> str:
     if not walk.with_state:
-        return _name(type(array))
-    described = f"{_name(type(array))} {array.dtype} {array.shape}"
+        return full_name(type(array))
+    described = f"{full_name(type(array))} {array.dtype} {array.shape}"
     if array.dtype.hasobject:
         return f"{described} {walk.text(array.tolist())}"
     return f"{described} {walk.array_digest(array)}"
 
 
-def _of_scalar(scalar: "np.generic[Any]", walk: _Walk) -> str:
+def _of_scalar(scalar: "np.generic[Any]", walk: Walk) -> str:
     del walk
     return f"{scalar.dtype} {scalar.tobytes().hex()}"
 
 
-def _of_enum(member: enum.Enum, walk: _Walk) -> str:
+def _of_enum(member: enum.Enum, walk: Walk) -> str:
     return f"{walk.text(type(member))} {member.name}"
 
 
-def _of_pattern(pattern: re.Pattern[Any], walk: _Walk) -> str:
+def _of_pattern(pattern: re.Pattern[Any], walk: Walk) -> str:
     del walk
     return repr((pattern.pattern, pattern.flags))
 
 
-def _of_module(module: types.ModuleType, walk: _Walk) -> str:
+def _of_module(module: types.ModuleType, walk: Walk) -> str:
     del walk
     return f"module {module.__name__}"
 
 
-def _of_object(value: object, walk: _Walk) -> str:
+def _of_object(value: object, walk: Walk) -> str:
     """Return the text of an object: its `fingerprint()`, its fields, its array, or its attributes."""
     own = walk.own_text(value) or walk.again(value)
     if own is not None:
@@ -745,12 +624,11 @@ def _of_object(value: object, walk: _Walk) -> str:
     return described
 
 
-def _of_content(value: object, walk: _Walk) -> str:
+def _of_content(value: object, walk: Walk) -> str:
     kind: Any = type(value)
     thing: Any = value
     if dataclasses.is_dataclass(kind) and (thing.__dataclass_params__.frozen or walk.with_state):
-        fields = [field.name for field in dataclasses.fields(kind) if field.compare]
-        return _of_members({name: getattr(value, name) for name in fields}, walk, type(value))
+        return walk.fields(value)
     if not walk.with_state:
         return ""
     content = _of_state(value, walk)
@@ -759,23 +637,27 @@ def _of_content(value: object, walk: _Walk) -> str:
     return content
 
 
-def _of_state(value: object, walk: _Walk) -> str:
+def _of_state(value: object, walk: Walk) -> str:
     kind: Any = type(value)
     thing: Any = value
     if hasattr(kind, "__dlpack__"):
         return walk.tensor(thing)
-    if _package(kind) in sys.stdlib_module_names and _package(kind) not in _NAMESPACES:
-        # Locks, threads and files have no lasting value; an object that has one defines how it is pickled.
-        has_value = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
-        return walk.text(thing.__reduce_ex__(4)) if has_value else ""
+    if package_of(kind) in sys.stdlib_module_names and package_of(kind) not in _NAMESPACES:
+        return walk.standard(value)
     return walk.content(thing)
 
 
-def _of_members(members: Mapping[str, object], walk: _Walk, owner: type = object) -> str:
+def defines_pickle(kind: type) -> bool:
+    """Return whether the objects of a class are pickled in another way than by their attributes."""
+    thing: Any = kind
+    return thing.__reduce__ is not object.__reduce__ or thing.__reduce_ex__ is not object.__reduce_ex__
+
+
+def members_text(members: Mapping[str, object], walk: Walk, owner: type = object) -> str:
     return walk.texts((name, members[name]) for name in sorted(members) if walk.counts(owner, name, members[name]))
 
 
-_DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (
+_DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, Walk], str]], ...]] = (
     (types.FunctionType, _of_function),
     (types.CodeType, _of_code),
     (types.MethodType, _of_method),
@@ -793,8 +675,8 @@ _DESCRIBE: Final[tuple[tuple[Any, Callable[[Any, _Walk], str]], ...]] = (
     (re.Pattern, _of_pattern),
     (object, _of_object),
 )
-_describers: Final[_Kept[Callable[[Any, _Walk], str]]] = _Kept()  # by type
+_describers: Final[Kept[Callable[[Any, Walk], str]]] = Kept()  # by type
 
 
-def _describer(value: object) -> Callable[[Any, _Walk], str]:
+def _describer(value: object) -> Callable[[Any, Walk], str]:
     return next(describe for kind, describe in _DESCRIBE if isinstance(value, kind))

@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._graph._code import code_identity, held_values, key_identity
+from penstock._graph._code import code_identity, held_values
 from penstock._graph._describe import chain_text
 from penstock._graph._gather import Batch, is_batch, outermost_batch
+from penstock._graph._key import key_identity
 from penstock._graph._length import is_indexable
 from penstock._graph._nodes import (
     Cache,
