@@ -298,6 +298,16 @@ CACHED: dict[str, Case] = {
     "size": usage(lambda: NUMBERS.cache(size=0), "size must be a number of bytes above 0", "got size=0"),
     "size of text": usage(lambda: NUMBERS.cache(size="much"), "or text such as \"2GiB\"; got size='much'"),
     "size of a bool": usage(lambda: NUMBERS.cache(size=True), "size must be a number of bytes", "got size=True"),
+    "an address": usage(
+        lambda: NUMBERS.cache(Path("s3://bucket/cache")),
+        "where must be the path of a local folder; got where=PosixPath('s3:/bucket/cache').",
+        "Name a folder of this machine, or of a file system that is mounted on it.",
+    ),
+    "a number": usage(lambda: NUMBERS.cache(anything(123)), "local folder; got where=123. Pass a str"),
+    "no character": usage(lambda: NUMBERS.cache(""), "got where=''. Pass a str of at least one character"),
+    "a home": usage(lambda: NUMBERS.cache("~/cache"), "~ isn't expanded: pass os.path.expanduser(path)."),
+    "an index at home": usage(lambda: NUMBERS.filter(is_odd, index="~/a.index"), "index must be", "~ isn't expanded"),
+    "version": usage(lambda: NUMBERS.cache(version=anything(1)), "version must be a str; got version=1."),
 }
 
 

@@ -204,6 +204,13 @@ def test_an_edited_source_is_distinguished(tmp_path: Path, monkeypatch: pytest.M
     assert cached(tmp_path, Images(1)) == plain(Images(1)) == ["1"]
 
 
+def test_a_version_keeps_the_names_of_functions(tmp_path: Path) -> None:
+    """Two datasets of one version share no elements if their functions have other names."""
+    for function in (shown, is_odd):
+        dataset = ps.range(2).map(function)
+        assert list(dataset.cache(tmp_path / "cache", version="1")) == list(dataset)
+
+
 def test_a_source_that_hides_its_content_is_refused(tmp_path: Path) -> None:
     """A source that holds an open file needs a version, which replaces what isn't visible."""
     with open(os.devnull) as file:

@@ -7,7 +7,6 @@ computed in `_filter_index.py`.
 
 import itertools
 import operator
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, SupportsIndex, TypeVar, cast, overload
@@ -60,6 +59,7 @@ from penstock._graph import (
     need_indexable,
     need_integer,
     need_jax,
+    need_local_path,
     need_name,
     need_reach,
     parse_bytes,
@@ -95,6 +95,8 @@ from penstock.sampling import (
 )
 
 if TYPE_CHECKING:
+    import os
+
     import typing_extensions
 
     from penstock._graph import Preview
@@ -897,18 +899,19 @@ class Dataset(NotesErrors, Generic[T_co]):
         An element that replaces a failing one, by `ps.Substitute`, isn't kept, since it is another one in each epoch.
 
         Args:
-            where: a directory, which any number of processes may share; None keeps elements in this process's memory.
-                The directory must be trusted like code. Its elements are keyed by the source, with the paths, sizes
-                and times of its files, the order and the functions' code; after a change of one of them, elements are
-                computed again.
+            where: a local directory, which any number of processes may share; None keeps elements in memory, those of
+                each process by itself. The directory must be trusted like code. Its elements are keyed by the source,
+                with the paths, sizes and times of its files, the order, and the functions' code and values; after a
+                change of one of them, elements are computed again. The code of other top-level modules doesn't count.
             size: the maximal size in bytes, or text such as "20GB".
-            version: replaces the functions' code in the key, for functions whose versions can't be distinguished, such
-                as lambdas; change it with the code.
+            version: replaces the functions' code in the key, except their names, for functions whose versions can't be
+                distinguished, such as lambdas; change it with the code.
 
         Raises:
             GraphError: there is a random step or an order that changes with the epoch below, which would be that of the
                 first epoch in all; or, in a cache in a directory without a version, a lambda, or a source that can't be
                 distinguished from others.
+            UsageError: `where` isn't a local directory, or `size` or `version` has another type or form.
 
         Example:
             >>> import penstock as ps
@@ -921,12 +924,14 @@ class Dataset(NotesErrors, Generic[T_co]):
         need_fixed_order(self._node, "cache()")
         verify_cached(self._node, on_disk=where is not None, version=version)
         limit = parse_bytes("size", size)
-        identity = cache_identity(self._node, version, on_disk=where is not None)
-        if where is None:
+        remedy = "Name a folder of this machine, or of a file system that is mounted on it."
+        path = None if where is None else need_local_path("where", where, "folder", remedy)
+        identity = cache_identity(self._node, version, on_disk=path is not None)
+        if path is None:
             return self._new(Cache(self._node, _storage.MemoryCache(limit, identity), "cache()"))
-        store = _storage.DiskCache(os.fspath(where), identity, limit)
+        store = _storage.DiskCache(path, identity, limit)
         store.open()
-        return self._new(Cache(self._node, store, f"cache({os.fspath(where)!r})"))
+        return self._new(Cache(self._node, store, f"cache({path!r})"))
 
     # Batches: consecutive elements merged into one, and taken apart again
 

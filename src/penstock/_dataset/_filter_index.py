@@ -60,6 +60,7 @@ from penstock._graph import (
     function_identities,
     hold_order,
     need_finite,
+    need_local_path,
     source_identities,
     walk,
 )
@@ -156,10 +157,8 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
 
 
 def _path(index: "str | os.PathLike[str]") -> str:
-    try:
-        path = os.path.realpath(os.fsdecode(index))  # the rename replaces the file of a link, not the link
-    except TypeError:
-        raise UsageError(f"index must be the path of a file; got index={index!r}") from None
+    path = need_local_path("index", index, "file", "Name a file of this machine, or of a mounted file system.")
+    path = os.path.realpath(path)  # the rename replaces the file of a link, not the link
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # opening it may wait for ever
         raise UsageError(f"index={path!r} is a device, pipe or socket, and is not replaced. Name another file.")
     return path

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._code import code_identity, held_values
-from penstock._graph._describe import chain_text
+from penstock._graph._describe import chain_text, function_name
 from penstock._graph._gather import Batch, is_batch, outermost_batch
 from penstock._graph._key import key_identity
 from penstock._graph._length import is_indexable
@@ -342,7 +342,7 @@ def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
 
     Args:
         node: the cached node.
-        version: replaces the code of the node's functions; None includes their code.
+        version: replaces the code of the node's functions, except their names; None includes their code.
         on_disk: whether other datasets may use the cache, from which these elements must be distinguished.
 
     Raises:
@@ -352,7 +352,7 @@ def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
     details = all_details(node)
     hasher = hashlib.blake2b(digest_size=16)
     if version is not None:
-        codes = [f"version {version}"]
+        codes = [f"version {version}", *_step_names(node)]
     elif on_disk:
         codes = function_identities(node)
     else:
@@ -362,6 +362,17 @@ def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
     for text in (parts.source, parts.order, *codes, *details["source"], *details["order"], *sources):
         hasher.update(f"{len(text)}:{text}".encode())
     return hasher.hexdigest()
+
+
+def _step_names(node: Node) -> list[str]:
+    """Return the names of the steps and functions below and at a node, except of lambdas."""
+    names: list[str] = []
+    for step in walk(node):
+        if isinstance(step, Map | Filter):
+            names.append(step.name)
+        else:
+            names += [function_name(function) for function in functions_of(step) if type(function) is not Stack]
+    return [name for name in names if "<lambda>" not in name]
 
 
 def function_identities(node: Node) -> list[str]:

@@ -5,8 +5,9 @@ import importlib.util
 import itertools
 import math
 import operator
+import os
 import re
-from typing import NoReturn, SupportsIndex
+from typing import NoReturn, SupportsIndex, cast
 
 from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name, verb_text
@@ -195,6 +196,26 @@ def need_name(name: object) -> str:
     return name
 
 
+def need_local_path(name: str, given: object, kind: str, remedy: str) -> str:
+    """Return the path of a local file or folder, else raise a UsageError.
+
+    Args:
+        name: of the argument.
+        given: its value.
+        kind: "file" or "folder".
+        remedy: for an address of a server.
+    """
+    path = os.fsdecode(cast("str", given)) if isinstance(given, (str, bytes, os.PathLike)) else ""
+    rule = f"{name} must be the path of a local {kind}; got {name}={given!r}."
+    if re.match(r"\w{2,}:/", path):  # a `Path` keeps one slash of an address
+        raise UsageError(f"{rule} {remedy}")
+    if not path or "\0" in path:
+        raise UsageError(f"{rule} Pass a str of at least one character, none of them null, or a pathlib.Path.")
+    if path != os.path.expanduser(path):
+        raise UsageError(f"{rule} ~ isn't expanded: pass os.path.expanduser(path).")
+    return path
+
+
 def verify_step(step: Map) -> None:
     """Raise a UsageError for an unknown `on_error`, a GraphError for one that needs positions and has none."""
     if isinstance(step.on_error, Substitute):
@@ -211,8 +232,10 @@ def refuse(node: Node, message: str) -> NoReturn:
     raise GraphError(f"{chain_text(node)}: {message}")
 
 
-def verify_cached(node: Node, *, on_disk: bool, version: str | None) -> None:
-    """Raise a GraphError if elements can't be cached: they differ by epoch, or their functions have no name."""
+def verify_cached(node: Node, *, on_disk: bool, version: object) -> None:
+    """Raise an error if elements can't be cached: they differ by epoch, or their functions have no name."""
+    if version is not None and not isinstance(version, str):
+        raise UsageError(f'version must be a str; got version={version!r}. Pass one such as version="1".')
     for step in walk(node):
         if isinstance(step, Map) and step.form != "none":
             refuse(

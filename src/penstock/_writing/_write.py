@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from penstock._dataset import Dataset
 from penstock._dataset import integers as integer_range
 from penstock._frozen import frozen
-from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, parse_bytes
+from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, need_local_path, parse_bytes
 from penstock._loader import Loader
 from penstock._plan import Limits
 from penstock._processes import import_ahead
@@ -398,8 +398,7 @@ def _write_json(path: str, content: Mapping[str, Any]) -> None:
 
 
 def _folder_of(path: str | os.PathLike[str]) -> str:
-    if "://" in os.fspath(path):
-        raise UsageError(f"path must be a local folder; got {path!r}. Write to a folder, and copy it there.")
+    path = need_local_path("path", path, "folder", "Write to a folder, and copy it there.")
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UsageError(f"path must be a folder, or a new one; {path!r} is neither. Choose another, or remove it.")
     return os.path.abspath(path)
