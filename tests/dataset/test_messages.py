@@ -574,6 +574,10 @@ def bucketed(**given: Any) -> object:
 
 PACKED: list[tuple[dict[str, Any], str]] = [
     ({"length": 0}, "length must be at least 1"),
+    (
+        {"length": 8, "lengths": [1, 1 << 62, 1]},
+        "lengths must be cut into at most 2**36 pieces of length=8; got 4611686018427387904 at position 1. Correct",
+    ),
     ({"length": {}}, "length must be a number"),
     ({"length": 4, "how": "first_fit"}, "how must be"),
     ({"length": 4, "long": "keep"}, "long must be"),

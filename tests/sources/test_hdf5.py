@@ -219,6 +219,8 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "empty.h5", "w"):
         pass
     for paths, names, reason in (
+        ("a.h5", "xy", r"names must be a sequence of names.*got names='xy'"),
+        ("a.h5", ["x", "x"], r"names must be different names; got 'x' twice"),
         ("a.h5", ["z"], r"a.h5' has no such 'z'. It has 'reference', 'x', 'y'"),
         ("a.h5", ["scalar"], r"has no such 'scalar'"),
         ("a.h5", ["reference"], r"references can't be read; 'reference' of"),

@@ -17,6 +17,7 @@ import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import LeRobot, Source, describe_key
 from penstock.testing import BlockSourceTests, assert_same
+from tests.messages import anything
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -37,6 +38,7 @@ FEATURES = {
     "task_index": {"dtype": "int64", "shape": [1]},
 }
 TOP = {CAMERA: {"dtype": "video", "shape": [48, 64, 3], "info": {"video.is_depth_map": False}}}
+MASKED = {**FEATURES, "action_is_pad": {"dtype": "bool", "shape": [1]}}
 SCALE = ("depth_min", "depth_max", "shift", "use_log")
 Row = dict[str, Any]
 
@@ -354,6 +356,23 @@ BAD: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
         UsageError,
         r"at 10 frames in a second; got \[0.15\]. Pass multiples of 0.1",
     ),
+    "a time without a list": (
+        lambda root: LeRobot(root, deltas={"action": anything(0.0)}),
+        UsageError,
+        r"deltas\['action'\] must be whole numbers of frames.*second; got 0.0. Pass",
+    ),
+    "windows without names": (
+        lambda root: LeRobot(root, deltas=anything([0])),
+        UsageError,
+        r"a dict.*got deltas=\[0\]",
+    ),
+    "a feature with the name of a mask": (
+        lambda root: LeRobot(changed_info(root, features=MASKED), deltas={"action": [0]}),
+        UsageError,
+        r"deltas\['action'\] adds 'action_is_pad' to each record.*Name the other features in columns=",
+    ),
+    "one name": (lambda root: LeRobot(root, columns="index"), UsageError, "a sequence of names.*got columns='index'"),
+    "one number": (lambda root: LeRobot(root, episodes=anything(7)), UsageError, "a sequence of numbers.*episodes=7"),
     "no times": (lambda root: LeRobot(root, deltas={"action": []}), UsageError, r"got \[\]"),
     "no episode": (lambda root: LeRobot(root, episodes=[3]), UsageError, "'robot', which has 3; got 3"),
     "one episode twice": (lambda root: LeRobot(root, episodes=[1, 1]), UsageError, "different numbers"),

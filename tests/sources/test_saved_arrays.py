@@ -105,6 +105,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     """Pickled objects, other formats, unknown names and unequal lengths are a UsageError with a remedy."""
     path = write(tmp_path / "a.npz", saved(x=np.zeros(3), y=np.zeros(4), o=np.array([None])))
     for names, reason in (
+        ("xy", "names must be a sequence of names.*got names='xy'"),
+        (["x", "x"], "names must be different names; got 'x' twice"),
         (["o"], "it is a pickle, which runs code"),
         (["x", "z"], r"names must be those of arrays in '.*a.npz', \['x', 'y', 'o'\]; got \['z'\]"),
         (["x", "y"], "all arrays must have one length; got x: 3, y: 4"),

@@ -113,7 +113,9 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     group["x"], group["y"] = np.arange(3), np.arange(4)
     group.create_array("scalar", shape=(), dtype="i4")
     zarr.open_group(str(tmp_path / "empty"), mode="w")
-    cases: list[tuple[str, list[str] | None, str]] = [
+    cases: list[tuple[str, list[str] | str | None, str]] = [
+        ("a", "xy", r"names must be a sequence of names.*got names='xy'"),
+        ("a", ["x", "x"], r"names must be different names; got 'x' twice"),
         ("a", ["z"], r"a' has no such 'z'. Name arrays"),
         ("a", ["scalar"], r"has no such 'scalar'"),
         ("a", None, r"same number of rows; '.*a' has {'x': 3, 'y': 4}. Name those to read, as in names=\['x'\]"),

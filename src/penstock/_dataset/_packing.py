@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from penstock.batching import (
 from penstock.errors import UsageError
 from penstock.sampling import Permutation, Select, check_int64
 
+_MOST_PIECES: Final = 1 << 36  # of documents in one plan, which takes 24 bytes for each
 Lengths: TypeAlias = Sequence[int] | NDArray[np.integer]
 
 
@@ -170,6 +171,7 @@ def planned_packing(
     count = need_finite(node, "pack(…, lengths=…)")
     need_fixed_order(node, "pack(…, lengths=…)")
     table = _table(lengths, packing, count)
+    _need_plannable(table, packing)
     plan = plan_packing(table, packing.capacity, how=how, long=packing.long)
     return Gather(node, Planned(PackedDocuments(plan, packing, table), verb))
 
@@ -239,6 +241,22 @@ def _table(lengths: Lengths | Mapping[str, Lengths], packing: Packing, count: in
     if set(lengths) != set(names):
         raise UsageError(f"lengths must have the names that length has, {names}; got {list(lengths)}")
     return np.stack([_column(f"lengths[{name!r}]", lengths[name], count) for name in names], axis=1)
+
+
+def _need_plannable(table: NDArray[np.int64], packing: Packing) -> None:
+    """Check that the documents are cut into no more pieces than a plan can hold.
+
+    Raises:
+        UsageError: there are more.
+    """
+    if packing.long == "drop" or not table.size or int(table.max()) * len(table) <= _MOST_PIECES:
+        return
+    pieces = (table / np.array(packing.capacity)).reshape(len(table), -1).max(axis=1)
+    if pieces.sum() > _MOST_PIECES:
+        raise UsageError(
+            f"lengths must be cut into at most 2**36 pieces of length={packing.capacity}; got "
+            f"{table[pieces.argmax()].tolist()} at position {pieces.argmax()}. Correct the lengths."
+        )
 
 
 def _column(name: str, values: Lengths, count: int) -> NDArray[np.int64]:

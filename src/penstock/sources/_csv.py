@@ -28,7 +28,7 @@ from penstock.sources._local_files import (
     line_number,
     raise_source_error,
 )
-from penstock.sources._source import Record
+from penstock.sources._source import Record, different_names
 
 Convert: TypeAlias = Callable[[str], Any]
 
@@ -98,7 +98,7 @@ class Csv(RecordFiles):
         if names is None:
             self._names = _common_names([file.path for file in files], delimiter)
         else:
-            self._names = tuple(names)
+            self._names = different_names("names", names)
             _check_names(self._names, "names")
         self._types = {} if types is None else dict(types)
         _check_types(self._types, self._names)

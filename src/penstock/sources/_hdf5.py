@@ -35,7 +35,7 @@ from penstock.sources._local_files import (
 )
 from penstock.sources._mapped import map_file
 from penstock.sources._shared_blocks import SharedBlocks
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, different_names
 from penstock.sources._table_files import check_unchanged
 
 _Opened: TypeAlias = Any  # an `h5py.File`
@@ -326,8 +326,9 @@ def _reading(path: str, what: str) -> Generator[None]:
 
 def _layout_of(path: str, names: Sequence[str] | None) -> _Layout:
     h5py = _h5py()
+    wanted = None if names is None else different_names("names", names)
     with _reading(path, ""), h5py.File(path, "r") as opened:
-        found = _datasets_in(opened) if names is None else {name: opened.get(name) for name in names}
+        found = _datasets_in(opened) if wanted is None else {name: opened.get(name) for name in wanted}
         for name, dataset in found.items():
             if not (isinstance(dataset, h5py.Dataset) and dataset.shape):
                 known = ", ".join(map(repr, _datasets_in(opened))) or "none"

@@ -4,11 +4,12 @@ The rows of an episode are decoded at once, from a Parquet file, and kept as arr
 is one slice. Frames of videos are decoded for each record (`_films.py`).
 """
 
+import contextlib
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from penstock.sources._lerobot_meta import Clips, Description, Episodes, Feature
 from penstock.sources._local_files import PathLike, digest_of, identity_of, stat_file
 from penstock.sources._parquet import Parquet
 from penstock.sources._shared_blocks import SharedBlocks
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, different_names
 from penstock.sources._table_files import missing_column
 
 _TASK: Final = "task"
 _TASK_INDEX: Final = "task_index"
+_MASK: Final = "_is_pad"  # added to the name of a window
 _EPISODE_INDEX: Final = "episode_index"
 _LARGEST_ERROR: Final = 1e-4  # of a difference of time, in seconds, as in LeRobot
 
@@ -211,7 +213,7 @@ class LeRobot:
             else:
                 record[name] = _taken(rows[name], frame.offset, within)
             if within is not None:
-                record[f"{name}_is_pad"] = within != frame.offset + self._deltas[name]
+                record[name + _MASK] = within != frame.offset + self._deltas[name]
         return record
 
     def _table_columns(self) -> list[str]:
@@ -283,34 +285,39 @@ def _chosen_columns(described: Description, columns: Sequence[str] | None) -> tu
     """
     features = described.features
     known = (*features, *([_TASK] if _TASK_INDEX in features else []))
-    chosen = known if columns is None else tuple(columns)
+    chosen = known if columns is None else different_names("columns", columns)
     for name in chosen:
         if name not in known:
             raise UsageError(missing_column(name, known, repr(described.root)))
-        if chosen.count(name) > 1:
-            raise UsageError(f"columns must be different names; got {name!r} twice in {list(chosen)}. Name it once.")
     if not chosen:
         raise UsageError("columns must have at least one name; got an empty list. Omit it for all columns.")
     return chosen
 
 
-def _chosen_deltas(
-    described: Description, names: Sequence[str], deltas: Mapping[str, Sequence[float]]
-) -> dict[str, NDArray[np.int64]]:
+def _chosen_deltas(described: Description, names: Sequence[str], deltas: object) -> dict[str, NDArray[np.int64]]:
     """Return the differences in frames.
 
     Raises:
-        UsageError: a feature isn't read, or a difference is no whole number of frames.
+        UsageError: a feature isn't read, or has the name of a mask; or a difference is no whole number of frames.
     """
+    if not isinstance(deltas, Mapping):
+        raise UsageError(f'deltas must be a dict, such as {{"action": [0.0, 0.1]}}; got deltas={deltas!r}')
     found: dict[str, NDArray[np.int64]] = {}
-    for name, seconds in deltas.items():
+    for name, seconds in cast("Mapping[str, Sequence[float]]", deltas).items():
         if name not in names or name == _TASK:
             raise UsageError(missing_column(name, [known for known in names if known != _TASK], "deltas"))
-        frames = np.asarray(seconds, np.float64) * described.rate
+        if f"{name}{_MASK}" in names:
+            raise UsageError(
+                f"deltas[{name!r}] adds {name + _MASK!r} to each record, which is the name of a feature, too. Name the "
+                "other features in columns=."
+            )
+        frames = _numbers_of(seconds) * described.rate
         whole = np.rint(frames)
         wrong = ~(np.abs(frames - whole) <= _LARGEST_ERROR * described.rate)
         if frames.ndim != 1 or not frames.size or wrong.any():
-            shown = [second for second, is_wrong in zip(seconds, wrong.tolist(), strict=True) if is_wrong] or seconds
+            shown: object = seconds
+            if frames.ndim == 1 and wrong.any():
+                shown = [second for second, is_wrong in zip(seconds, wrong.tolist(), strict=True) if is_wrong]
             raise UsageError(
                 f"deltas[{name!r}] must be whole numbers of frames, in seconds, at {described.rate:g} frames in a "
                 f"second; got {shown}. Pass multiples of {1 / described.rate:.4g}."
@@ -319,7 +326,14 @@ def _chosen_deltas(
     return found
 
 
-def _chosen_episodes(found: Episodes, episodes: Sequence[int] | None, name: str) -> NDArray[np.int64]:
+def _numbers_of(seconds: object) -> NDArray[np.float64]:
+    """Return numbers as an array; one NaN for values that are none."""
+    with contextlib.suppress(TypeError, ValueError):
+        return np.asarray(seconds, np.float64)
+    return np.full((), np.nan)
+
+
+def _chosen_episodes(found: Episodes, episodes: object, name: str) -> NDArray[np.int64]:
     """Return the places of the episodes to read.
 
     Raises:
@@ -327,16 +341,19 @@ def _chosen_episodes(found: Episodes, episodes: Sequence[int] | None, name: str)
     """
     if episodes is None:
         return np.arange(len(found.numbers))
+    if isinstance(episodes, str) or not isinstance(episodes, Iterable):
+        raise UsageError(f"episodes must be a sequence of numbers, such as [0, 1]; got episodes={episodes!r}")
+    listed = list(cast("Iterable[int]", episodes))
     places = {number: place for place, number in enumerate(found.numbers.tolist())}
-    for number in episodes:
+    for number in listed:
         if number not in places:
             raise UsageError(
                 f"episodes must be numbers of episodes of {name!r}, which has {len(places)}; got {number!r}. Check "
                 "meta/episodes."
             )
-    if len(set(episodes)) < len(episodes):
-        raise UsageError(f"episodes must be different numbers; got {list(episodes)!r}. Use repeat for more.")
-    return np.array([places[number] for number in episodes], np.int64)
+    if len(set(listed)) < len(listed):
+        raise UsageError(f"episodes must be different numbers; got {listed}. Use repeat for more.")
+    return np.array([places[number] for number in listed], np.int64)
 
 
 def _table_of(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import CorruptRecordError, SourceError, UsageError
+from penstock.sources._source import different_names
 
 _NPY_MAGIC: Final = b"\x93NUMPY"
 _ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")  # of a first member, and of an archive without one
@@ -136,7 +137,7 @@ def _mapped(path: str, stream: BinaryIO, begin: int, size: int) -> NDArray[Any]:
 def _members(path: str, stream: BinaryIO, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     archive = ZipFile(stream)
     infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    wanted = list(infos) if names is None else list(names)
+    wanted = list(infos) if names is None else different_names("names", names)
     missing = [name for name in wanted if name not in infos]
     if missing:
         raise UsageError(f"names must be those of arrays in {path!r}, {list(infos)}; got {missing}. Correct them.")

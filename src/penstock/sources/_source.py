@@ -5,7 +5,7 @@ All sources of this package use the functions here, which check keys and name so
 
 import operator
 import reprlib
-from collections.abc import Hashable, Sequence, Sized
+from collections.abc import Hashable, Iterable, Sequence, Sized
 from typing import Any, Final, Protocol, SupportsIndex, cast, runtime_checkable
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from penstock._caught import Caught
 from penstock._printable import printable
+from penstock.errors import UsageError
 
 Record = Any  # what a source returns for a key: user code enters here
 Keys = NDArray[np.int64]
@@ -169,6 +170,25 @@ def as_key(key: SupportsIndex, length: int) -> int:
     if not -length <= number < length:
         raise IndexError(f"a key must be in [{-length}, {length}); got {number}")
     return number if number >= 0 else number + length
+
+
+def different_names(argument: str, given: object) -> tuple[str, ...]:
+    """Return the names that a user gave of columns or arrays.
+
+    Args:
+        argument: its name, for messages.
+        given: its value.
+
+    Raises:
+        UsageError: it is no sequence of names, or one is there twice.
+    """
+    names = tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (None,)
+    if isinstance(given, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f'{argument} must be a sequence of names, such as ["a", "b"]; got {argument}={given!r}')
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{argument} must be different names; got {twice!r} twice in {list(names)}. Name it once.")
+    return cast("tuple[str, ...]", names)
 
 
 def dicts_of(names: Sequence[Hashable], columns: Sequence[Sequence[Any]]) -> list[Record]:

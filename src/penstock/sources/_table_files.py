@@ -45,7 +45,7 @@ from penstock.sources._local_files import (
     stat_file,
 )
 from penstock.sources._shared_blocks import SharedBlocks
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, dicts_of
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, dicts_of, different_names
 
 Types = Mapping[str, Array]
 """The `pyarrow.DataType` of each column."""
@@ -316,12 +316,10 @@ def types_of(schema: Array, columns: Sequence[str] | None, path: str) -> Types:
         UsageError: the file lacks a column, or two columns have one name.
     """
     names = names_of(schema, repr(path))
-    wanted = names if columns is None else tuple(columns)
+    wanted = names if columns is None else different_names("columns", columns)
     for name in wanted:
         if name not in names:
             raise UsageError(missing_column(name, names, repr(path)))
-        if wanted.count(name) > 1:
-            raise UsageError(f"columns must be different names; got {name!r} twice in {list(wanted)}. Name it once.")
     if not wanted:
         raise UsageError(f"a table must have at least one column to read; {path!r}: got columns={list(wanted)}.")
     return {name: schema.field(name).type for name in wanted}

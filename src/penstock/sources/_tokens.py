@@ -430,18 +430,25 @@ def _npy_file(file: LocalFile, dtype: np.dtype[Any] | None) -> TokenFile:
     return TokenFile(file, tokens.offset, tokens.dtype, len(tokens))
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+
+
 class _Windows:
     """Windows of one length at equal distances, copied by the native gather."""
 
     given: object = None
 
     def __init__(self, files: list[TokenFile], length: int, stride: int) -> None:
-        if length < 1:
+        if not _is_integer(length) or length < 1:
             raise UsageError(
-                f"length must be at least 1 token; got length={length}. Pass the number of tokens of a window."
+                f"length must be a whole number of at least 1 token; got length={length!r}. Pass the number of tokens "
+                "of a window."
             )
-        if stride < 1:
-            raise UsageError(f"stride must be at least 1 token; got stride={stride}. Omit it for no overlap.")
+        if not _is_integer(stride) or stride < 1:
+            raise UsageError(
+                f"stride must be a whole number of at least 1 token; got stride={stride!r}. Omit it for no overlap."
+            )
         self.files = files
         self._length = length
         self._stride = stride
@@ -556,9 +563,9 @@ class _FoundDocuments(_Documents):
 
     def __init__(self, files: list[TokenFile], separator: int) -> None:
         limits = np.iinfo(files[0].dtype)
-        if not limits.min <= separator <= limits.max:
+        if not _is_integer(separator) or not limits.min <= separator <= limits.max:
             raise UsageError(
-                f"separator must be a token of {files[0].dtype}, in [{limits.min}, {limits.max}]; got {separator}."
+                f"separator must be a token of {files[0].dtype}, in [{limits.min}, {limits.max}]; got {separator!r}."
             )
         self._separator = separator
         scans = [DocumentScan(file.dtype.str, separator, file.begin_bytes, file.end_bytes) for file in files]

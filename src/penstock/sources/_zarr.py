@@ -27,7 +27,7 @@ from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, chec
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._rendezvous import job_of
 from penstock.sources._shared_blocks import SharedBlocks
-from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
+from penstock.sources._source import Keys, Record, as_key, as_keys, check_range, different_names
 
 _METADATA: Final = ("zarr.json", ".zarray", ".zgroup")
 _MAX_FILES: Final = 20_000  # of a store that ranks share: to look at more takes each of them longer than 0.1 s
@@ -311,7 +311,7 @@ def _open(path: str, names: Sequence[str] | None) -> dict[str, _Array]:
                 if isinstance(member, zarr.Array) and member.shape
             }
         else:
-            found = {name: opened.get(name) for name in names}
+            found = {name: opened.get(name) for name in different_names("names", names)}
         for name, array in found.items():
             if not (isinstance(array, zarr.Array) and array.shape):
                 raise UsageError(f"arrays must have rows; {path!r} has no such {name!r}. Name arrays that it has.")
