@@ -165,6 +165,7 @@ OBJECTS: list[Callable[[int], Any]] = [
     Images,
     lambda number: Images({"a": [np.full(3, number)]}),
     lambda number: Images(torch.full((2,), float(number), requires_grad=True)),
+    lambda number: Images(torch.full((2,), float(number), dtype=torch.bfloat16)),
     lambda number: Images(range(number)),
     Requests,
     changed,

@@ -169,6 +169,7 @@ def package_of(thing: object) -> str:
 
 
 def full_name(thing: object) -> str:
+    """Return the name of a function or class, with its module."""
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
 
 
@@ -654,6 +655,7 @@ def defines_pickle(kind: type) -> bool:
 
 
 def members_text(members: Mapping[str, object], walk: Walk, owner: type = object) -> str:
+    """Return the text of the members of an object of class `owner` that count, by name."""
     return walk.texts((name, members[name]) for name in sorted(members) if walk.counts(owner, name, members[name]))
 
 

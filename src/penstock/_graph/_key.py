@@ -156,9 +156,13 @@ class _Key(Walk):
         return digest.hexdigest()
 
     def tensor(self, thing: object) -> str:
-        detach: Callable[[], object] = getattr(thing, "detach", lambda: thing)
+        detach: Callable[[], Any] = getattr(thing, "detach", lambda: thing)
         with contextlib.suppress(Exception):  # it is on a device, or has a dtype that NumPy lacks
             return super().tensor(detach())
+        with contextlib.suppress(Exception):  # it is none of torch's, or sparse; a pickle of torch has addresses
+            flat = detach().cpu().contiguous().reshape(-1)
+            values = super().tensor(flat.view(sys.modules["torch"].uint8))
+            return f"{flat.dtype} {tuple(cast('Any', thing).shape)} {values}"
         return self.content(thing)
 
     def beside(self, value: object) -> str:
