@@ -172,6 +172,11 @@ std::optional<std::size_t> orientation_in_xmp(std::span<const std::uint8_t> mark
     return std::nullopt;
 }
 
+// Whether a marker has an image's size: those from SOF0 to SOF15, whose numbers three others share.
+bool is_frame(int marker) {
+    return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
+}
+
 bool is_four_inks(J_COLOR_SPACE space) { return space == JCS_CMYK || space == JCS_YCCK; }
 
 }  // namespace
@@ -180,7 +185,6 @@ struct JpegFile::Reader {
     Errors errors{};
     jpeg_source_mgr source{};
     jpeg_decompress_struct file{};
-    bool ends_completely = false;
     std::size_t left = 0;  // the first decoded column, once decoding has begun
 
     void start(std::span<const std::uint8_t> bytes) {
@@ -197,7 +201,6 @@ struct JpegFile::Reader {
         source.skip_input_data = skip_bytes;
         source.resync_to_restart = jpeg_resync_to_restart;
         source.term_source = do_nothing;
-        ends_completely = bytes.size() >= 2 && bytes[bytes.size() - 2] == 0xff && bytes[bytes.size() - 1] == JPEG_EOI;
     }
 
     // Each returns false after an error.
@@ -213,35 +216,97 @@ struct JpegFile::Reader {
 
     bool read_lines(const PixelBox& box, std::uint8_t* memory, std::size_t line_bytes) {
         if (setjmp(errors.jump) != 0) return false;
-        const bool has_four_inks = is_four_inks(file.jpeg_color_space);
-        file.out_color_space = has_four_inks ? JCS_CMYK : JCS_EXT_RGBX;
+        file.out_color_space = is_four_inks(file.jpeg_color_space) ? JCS_CMYK : JCS_EXT_RGBX;
         file.dct_method = JDCT_ISLOW;
         file.do_fancy_upsampling = TRUE;
         jpeg_start_decompress(&file);
+        if (smooths_blocks()) {
+            copy_box(box, memory, line_bytes);
+        } else {
+            read_box(box, memory, line_bytes);
+        }
+        if (file.output_scanline < file.output_height && !ends_next()) {
+            // Lines are not looked at if they are skipped up to the last one, so that one is decoded.
+            jpeg_skip_scanlines(&file, file.output_height - 1 - file.output_scanline);
+            read_line(memory + box.height() * line_bytes);
+        }
+        return true;
+    }
+
+    // Reads the markers behind the last line, if it was decoded: one that ended the scan early is among them. A file
+    // that lacks its end there is good, as for Pillow, unless a second image begins.
+    bool read_end() {
+        if (setjmp(errors.jump) != 0) return errors.manager.msg_code == JERR_INPUT_EOF && !is_frame(file.unread_marker);
+        if (file.output_scanline == file.output_height) jpeg_finish_decompress(&file);
+        return true;
+    }
+
+  private:
+    void read_line(JSAMPROW line) {
+        jpeg_read_scanlines(&file, &line, 1);
+        if (is_four_inks(file.jpeg_color_space)) make_colours(line, file.output_width);
+    }
+
+    void read_box(const PixelBox& box, std::uint8_t* memory, std::size_t line_bytes) {
         const std::size_t right = std::min(box.right + margin, std::size_t{file.output_width});
         auto first = static_cast<JDIMENSION>(box.left > margin ? box.left - margin : 0);
         auto width = static_cast<JDIMENSION>(right - first);
         if (width < file.output_width) jpeg_crop_scanline(&file, &first, &width);
         left = first;
         if (box.top > 0) jpeg_skip_scanlines(&file, static_cast<JDIMENSION>(box.top));
+        while (file.output_scanline < box.bottom) read_line(memory + (file.output_scanline - box.top) * line_bytes);
+    }
+
+    // Decodes complete lines from the first one on, and keeps the box.
+    void copy_box(const PixelBox& box, std::uint8_t* memory, std::size_t line_bytes) {
+        const auto pool = reinterpret_cast<j_common_ptr>(&file);
+        const JSAMPROW line = file.mem->alloc_sarray(pool, JPOOL_IMAGE, file.output_width * 4, 1)[0];
+        left = box.left;
         while (file.output_scanline < box.bottom) {
-            JSAMPROW line = memory + (file.output_scanline - box.top) * line_bytes;
-            jpeg_read_scanlines(&file, &line, 1);
-            if (has_four_inks) make_colours(line, file.output_width);
+            const std::size_t y = file.output_scanline;
+            read_line(line);
+            if (y < box.top) continue;
+            std::memcpy(memory + (y - box.top) * line_bytes, line + box.left * 4, box.width() * 4);
         }
-        if (file.output_scanline < file.output_height && !ends_completely) {
-            // Lines are not looked at if they are skipped up to the last one, so that one is decoded.
-            jpeg_skip_scanlines(&file, file.output_height - 1 - file.output_scanline);
-            JSAMPROW line = memory + box.height() * line_bytes;
-            jpeg_read_scanlines(&file, &line, 1);
+    }
+
+    // Whether libjpeg estimates what a progressive file lacks, from the blocks around each: those beside a box, too.
+    bool smooths_blocks() const {
+        if (!file.progressive_mode) return false;
+        for (int component = 0; component < file.num_components; ++component) {
+            const int* inexact_bits = file.coef_bits[component];
+            if (std::any_of(inexact_bits + 1, inexact_bits + DCTSIZE2, [](int bits) { return bits != 0; })) return true;
         }
-        return true;
+        return false;
+    }
+
+    // Whether the next marker is the file's end, apart from those that restart the decoding of a scan. Then nothing in
+    // the lines left can be an error.
+    bool ends_next() {
+        if (jpeg_input_complete(&file)) return true;
+        int marker = file.unread_marker;
+        const JOCTET* at = source.next_input_byte;
+        const JOCTET* const end = at + source.bytes_in_buffer;
+        while (marker == 0 || (marker >= JPEG_RST0 && marker <= JPEG_RST0 + 7)) {
+            at = static_cast<const JOCTET*>(std::memchr(at, 0xff, static_cast<std::size_t>(end - at)));
+            if (at == nullptr) return false;
+            at = std::find_if(at, end, [](JOCTET byte) { return byte != 0xff; });
+            if (at == end) return false;
+            marker = *at;
+        }
+        return marker == JPEG_EOI;
     }
 };
 
 bool has_jpeg() noexcept { return true; }
 
 JpegFile::JpegFile(std::span<const std::uint8_t> bytes, bool reads_orientation) : reader_(std::make_unique<Reader>()) {
+    using namespace std::string_view_literals;
+    if (!begins_with(bytes, "\xff\xd8\xff"sv)) {
+        status_ = JpegStatus::broken;
+        reason_ = "the file begins as no JPEG does";
+        return;
+    }
     reader_->start(bytes);
     if (!reader_->read_header(reads_orientation)) {
         fail();
@@ -283,7 +348,7 @@ std::size_t JpegFile::bytes_of(const PixelBox& box) const noexcept {
 }
 
 FourBytePixels JpegFile::decode(const PixelBox& box, std::uint8_t* memory) {
-    if (!reader_->read_lines(box, memory, line_bytes(box))) {
+    if (!reader_->read_lines(box, memory, line_bytes(box)) || !reader_->read_end()) {
         fail();
         return {};
     }

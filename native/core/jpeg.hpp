@@ -1,10 +1,10 @@
 // Decoding of a box of a JPEG's pixels, by libjpeg-turbo. Columns outside of the box are decoded only as far as blocks
-// and the smoothing of colours need them, lines above it are only parsed, and lines below it are not read at all if the
-// file ends as a complete one does.
+// and the smoothing of colours need them, lines above it are only parsed, and lines below it are only searched for a
+// marker that isn't the file's end. All are decoded where a progressive file lacks its last scans.
 //
 // The pixels are those of the complete image, and those that Pillow gets: libjpeg's slow integer transform, colours
 // smoothed between pixels. Where libjpeg only warns, as of a block that doesn't fit, the pixels are what it makes of
-// it; a file that ends too early is an error.
+// it; a file that ends too early is an error, and so is one whose markers are in no valid order.
 #pragma once
 
 #include <cstddef>

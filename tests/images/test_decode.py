@@ -137,6 +137,40 @@ def test_damage_is_an_error_where_it_is_one_for_pillow(progressive: bool, box: A
         assert result.shape == (8, 8, 3)
 
 
+@pytest.mark.parametrize("box", [None, (3, 2, 30, 9), (3, 22, 30, 29)])
+@pytest.mark.parametrize("marker", [b"\xff\xd8", b"\xff\xc0", b"\xff\xda", b"\xff\xd3", b"\xff\xfe\0\2", b"\xff\xd9"])
+def test_a_marker_in_the_middle_of_a_scan_counts_as_for_pillow(marker: bytes, box: Any) -> None:
+    """A second image or scan is an error, also outside of the box; a restart, a comment and the end are none."""
+    data = encoded(photograph(40, 30))
+    damaged = data[: len(data) * 3 // 4] + marker + data[len(data) * 3 // 4 :]
+    try:
+        expected = np.asarray(pillow().open(io.BytesIO(damaged)).crop(box or (0, 0, 40, 30)))
+    except OSError:
+        assert marker[1] in b"\xd8\xc0\xda"
+        with pytest.raises(ps.errors.CorruptRecordError, match=r"libjpeg-turbo says"):
+            decode_crop_resize(damaged, box=box)
+    else:
+        assert np.array_equal(decode_crop_resize(damaged, box=box), expected)
+
+
+def test_a_file_that_begins_as_no_jpeg_is_not_decoded_as_one() -> None:
+    """libjpeg-turbo would look for a marker behind bytes that are none; Pillow refuses such a file."""
+    data = encoded(photograph(40, 30))
+    with pytest.raises(ps.errors.CorruptRecordError, match="of no format that Pillow reads"):
+        decode_crop_resize(data[:2] + b"\0" + data[2:])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "CMYK"])
+def test_a_box_of_a_progressive_file_without_its_last_scans_is_that_of_the_whole(mode: str) -> None:
+    """libjpeg-turbo estimates what such a file lacks from the blocks around, also those outside of the box."""
+    data = encoded(photograph(103, 71).convert(mode), progressive=True)
+    few_scans = data[: data.rindex(b"\xff\xda", 0, data.rindex(b"\xff\xda"))] + b"\xff\xd9"
+    whole = decode_crop_resize(few_scans)
+    for left, top, right, bottom in boxes(103, 71, 20):
+        part = whole[top:bottom, left:right]
+        assert np.array_equal(decode_crop_resize(few_scans, box=(left, top, right, bottom)), part)
+
+
 @pytest.mark.parametrize(("mode", "form"), [("RGBA", "PNG"), ("I;16", "PNG"), ("P", "GIF"), ("LA", "PNG")])
 def test_other_formats_are_decoded_by_pillow(mode: str, form: str) -> None:
     """Transparent, 16-bit and palette images have the pixels of Pillow's conversion to RGB."""

@@ -116,7 +116,8 @@ def decode_crop_resize(
     doesn't read, are decoded by Pillow, if it is installed: `Image.open(...).convert("RGB")`.
 
     Resizing is antialiased, with the filter that Pillow calls BILINEAR; only pixels of the box count. A level differs
-    by at most 1 from that of `image.crop(box).resize(size, BILINEAR)`. Without a size, pixels are exactly Pillow's.
+    by at most 1 from that of `image.crop(box).resize(size, BILINEAR)`. Without a size, pixels are exactly Pillow's, if
+    the file is complete: what a progressive JPEG lacks is estimated, and versions of libjpeg-turbo do so differently.
 
     Args:
         data: the bytes of the file: bytes or another one-dimensional buffer; or pixels, uint8 (height, width, 3).
