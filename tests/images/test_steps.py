@@ -1,5 +1,7 @@
 """Steps that decode images give the same elements alone, in blocks and in every place, and name or drop bad files."""
 
+import io
+import tracemalloc
 from typing import Any, cast
 
 import numpy as np
@@ -75,6 +77,25 @@ def test_random_boxes_are_drawn_as_torchvision_draws_them() -> None:
     narrow[:, :, 0] = np.arange(200)
     (whole,) = ps.read([narrow], seed=1).random_map(RandomResizedCrop(10, scale=(1, 1)))
     assert np.array_equal(whole, decode_crop_resize(narrow, 10, box=(93, 0, 106, 10)))
+
+
+@pytest.mark.parametrize("step", [Decode(8), Decode(8, central=0.5), RandomResizedCrop(8, flip=0.5)])
+def test_a_block_keeps_the_pixels_of_one_image_at_a_time(step: Decode | RandomResizedCrop) -> None:
+    """A block of PNG and JPEG files has the results of its elements, and needs the memory of a single image."""
+    picture, stream = photograph(300, 200), io.BytesIO()
+    picture.save(stream, "PNG")
+    png, jpeg = stream.getvalue(), encoded(picture)
+    block = [jpeg, png, png, jpeg, jpeg, *[png] * 10, jpeg]
+    alone, rngs = ([np.random.Generator(np.random.PCG64(row)) for row in range(len(block))] for _ in range(2))
+    tracemalloc.start()
+    try:
+        results = step.apply_block(block) if isinstance(step, Decode) else step.apply_block(block, rngs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 300 * 200 * 3
+    for file, rng, result in zip(block, alone, results, strict=True):
+        assert np.array_equal(result, step(file) if isinstance(step, Decode) else step(file, rng))
 
 
 def test_a_bad_file_is_named_or_left_out() -> None:

@@ -7,7 +7,7 @@ A failure names no record: the engine adds a note with step, position and record
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -234,6 +234,23 @@ def _described(image: object) -> str:
         array = cast("NDArray[Any]", image)
         return f"{array.dtype} of shape {array.shape}"
     return f"a {type(image).__qualname__}"
+
+
+def runs_of(stored: Sequence[object]) -> Iterator[slice]:
+    """Yield the parts of a block to decode one after the other; the pixels that Pillow decodes are kept for one part.
+
+    Each file for Pillow is a part. JPEGs and pixels that follow each other are one, for one native call.
+    """
+    begin = 0
+    for row, image in enumerate(stored):
+        view = memoryview(cast("Any", image))
+        if view.ndim == 1 and bytes(view[: len(_JPEG)]) != _JPEG:
+            if begin < row:
+                yield slice(begin, row)
+            yield slice(row, row + 1)
+            begin = row + 1
+    if begin < len(stored):
+        yield slice(begin, len(stored))
 
 
 def image_sizes(stored: list[object], pixels: Pixels) -> Integers:

@@ -1,12 +1,13 @@
 """Functions for steps of a dataset that decode images: whole ones or their centre, and random crops.
 
-Both are function objects with a method `apply_block`, by which the engine has a block of images decoded in one native
-call, into one array. A result doesn't depend on the block: each is what a call for one element returns.
+Both are function objects with a method `apply_block`, by which the engine has a block of images decoded into one array,
+JPEGs in one native call. A result doesn't depend on the block: each is what a call for one element returns.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from numbers import Real
 from typing import Any, Final, TypeAlias, cast
 
@@ -23,6 +24,7 @@ from penstock.images._decode import (
     checked_size,
     decode_into,
     image_sizes,
+    runs_of,
     stored_images,
 )
 
@@ -77,14 +79,16 @@ class Decode:
 
     def apply_block(self, elements: Sequence[object], /) -> list[Element]:
         """Return the results for several elements, whose images are rows of one array."""
-        stored = stored_images(_images_of(elements, self.key))
+        images = stored_images(_images_of(elements, self.key))
         height, width = checked_size(self.size)
-        boxes = np.zeros((len(stored), 4), np.int64)
-        if self.central is not None:
-            sizes = image_sizes(stored, self.pixels)
-            boxes[:] = [_central_box(across, down, width / height, self.central) for across, down in sizes.tolist()]
-        out = np.empty((len(stored), *self.pixels.shape(height, width)), self.pixels.dtype)
-        decode_into(out, stored, boxes, np.zeros(len(stored), np.uint8), self.pixels)
+        out = np.empty((len(images), *self.pixels.shape(height, width)), self.pixels.dtype)
+        for rows in runs_of(images):
+            stored = images[rows]
+            boxes = np.zeros((len(stored), 4), np.int64)
+            if self.central is not None:
+                sizes = image_sizes(stored, self.pixels).tolist()
+                boxes[:] = [_central_box(across, down, width / height, self.central) for across, down in sizes]
+            decode_into(out[rows], stored, boxes, np.zeros(len(stored), np.uint8), self.pixels)
         return _results(elements, list(out), self.key, self.name)
 
 
@@ -141,15 +145,18 @@ class RandomResizedCrop:
 
     def apply_block(self, elements: Sequence[object], rngs: Iterable[Generator], /) -> list[Element]:
         """Return the results for several elements, whose images are rows of one array."""
-        stored = stored_images(_images_of(elements, self.key))
-        sizes = image_sizes(stored, self.pixels).tolist()
-        flips = np.zeros(len(stored), np.uint8)
-        boxes = np.zeros((len(stored), 4), np.int64)
-        for row, ((width, height), rng) in enumerate(zip(sizes, rngs, strict=True)):
-            flips[row] = rng.random() < self.flip
-            boxes[row] = self._random_box(width, height, rng)
-        out = np.empty((len(stored), *self.pixels.shape(*checked_size(self.size))), self.pixels.dtype)
-        decode_into(out, stored, boxes, flips, self.pixels)
+        images, generators = stored_images(_images_of(elements, self.key)), iter(rngs)
+        out = np.empty((len(images), *self.pixels.shape(*checked_size(self.size))), self.pixels.dtype)
+        for rows in runs_of(images):
+            stored = images[rows]
+            sizes = image_sizes(stored, self.pixels).tolist()
+            flips = np.zeros(len(stored), np.uint8)
+            boxes = np.zeros((len(stored), 4), np.int64)
+            drawn = zip(sizes, islice(generators, len(sizes)), strict=True)
+            for row, ((width, height), rng) in enumerate(drawn):
+                flips[row] = rng.random() < self.flip
+                boxes[row] = self._random_box(width, height, rng)
+            decode_into(out[rows], stored, boxes, flips, self.pixels)
         return _results(elements, list(out), self.key, self.name)
 
     def _random_box(self, width: int, height: int, rng: Generator) -> Box:
