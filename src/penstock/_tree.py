@@ -62,6 +62,7 @@ IMMUTABLE: Final[frozenset[type]] = frozenset(
 """Types of leaves that can't be changed; a `numpy.void` may be a view of an array of structures."""
 _PLAIN: Final = IMMUTABLE | {np.ndarray, np.void}
 """Types that are leaves, of which nothing has to be found out."""
+_NUMBERS: Final[frozenset[type]] = frozenset({type(None), bool, int, float, complex})
 _PYTHON_CLASS: Final = 1 << 9  # of `type.__flags__`: made at run time, so its instances hide nothing but attributes
 
 
@@ -520,4 +521,4 @@ def element_bytes(element: object) -> int:
         children = [getattr(part, field.name, None) for field in dataclasses.fields(part)]
     else:
         return leaf_bytes(part)
-    return sum(map(element_bytes, children))
+    return 0 if _NUMBERS.issuperset(map(type, children)) else sum(map(element_bytes, children))

@@ -141,6 +141,17 @@ def containers(inner: st.SearchStrategy[Element]) -> st.SearchStrategy[Element]:
     )
 
 
+PACKED: st.SearchStrategy[Element] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | TEXT,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(TEXT | st.integers(-9, 9) | st.floats() | st.none(), inner, max_size=4),
+    ),
+    max_leaves=20,
+).map(lambda part: [part, *("some", 1, 2.5, None, True) * 4])
+"""Plain values, enough to be packed."""
+
 ELEMENTS: st.SearchStrategy[Element] = st.recursive(PLAIN | ARRAYS | SCALARS, containers, max_leaves=8)
 
 

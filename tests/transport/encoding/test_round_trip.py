@@ -15,6 +15,7 @@ from tests.transport.encoding.samples import (
     DTYPES,
     ELEMENTS,
     LARGEST_COPIED_BYTES,
+    PACKED,
     PLAIN_DTYPES,
     Bag,
     Box,
@@ -32,6 +33,16 @@ from tests.trees import leaves_of
 def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> None:
     """An element of any leaves and containers arrives the same in values, types, dtypes, shapes and orders."""
     assert_same(element, crossed(element, copy=bool(copy)))
+
+
+@given(PACKED)
+def test_packed_values_arrive_as_they_were_sent(element: Element) -> None:
+    """Plain values arrive the same packed, as leaves of a layout, and with an integer that can't be packed."""
+    ends = Ends()
+    assert_same(element, ends.cross(element))
+    assert_same(element, ends.cross(element))
+    assert ends.layouts == 2
+    assert_same([*element, 1 << 63], ends.cross([*element, 1 << 63]))
 
 
 @given(ARRAYS)

@@ -4,7 +4,8 @@ Problem: a nested element has structure (containers, keys, dtypes, shapes) that 
 does. Solution: the structure is a *description*, JSON that is sent once; both sides compute from its bytes, by the same
 function, a *layout*: the place of each array in memory, and a struct of the numbers in the *head*. A message then is a
 head of some ten bytes and the arrays' data, each at a multiple of 64 bytes. The digest of a description identifies its
-layout, so that writers and readers need no agreement on numbers.
+layout, so that writers and readers need no agreement on numbers. Lists of numbers or text, and all plain values where
+the structure does change, are packed into one array of bytes each (`_values`), so their lengths and keys are data, too.
 
 Rejected: pickle for each message (it trusts the sender, and takes longer than the copy of a small batch); layout
 numbers (a reader with several writers, or a new one, would have to agree on them); a general format such as Arrow (it

@@ -23,6 +23,7 @@ from penstock._tree import field_names, holds_fields_alone, of_fields
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding._layout import MAX_DEPTH, Container, Node, value_of_text, value_text
+from penstock.transport._encoding._values import pack_values
 
 T = TypeVar("T")
 
@@ -99,7 +100,9 @@ def register_container(
         _BY_TYPE[kind] = registered
 
 
-def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_types: bool = False) -> Node:
+def take_apart(
+    part: object, leaves: list[object], depth: int = 0, *, keeps_types: bool = False, packs: bool = False
+) -> Node:
     """Take a part of an element apart. A container that can't be described becomes a leaf, which pickle may send.
 
     Args:
@@ -108,6 +111,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
         depth: the number of containers around it.
         keeps_types: whether parts that would arrive as others, if they were built from their children, become leaves,
             which pickle keeps as they are.
+        packs: whether all containers of many plain values become leaves, not only lists and tuples of one type.
 
     Returns:
         Its structure.
@@ -115,6 +119,10 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
     Raises:
         UsageError: it is nested too deeply, or the result of a registered `flatten` is invalid.
     """
+    packed = pack_values(part, depth, mixed=packs)
+    if packed is not None:
+        leaves.append(packed)
+        return None
     opened = None if keeps_types and _is_for_pickle(part) else _open(part)
     if opened is None:
         leaves.append(part)
@@ -133,7 +141,7 @@ def take_apart(part: object, leaves: list[object], depth: int = 0, *, keeps_type
             leaves.append(child)
             inner.append(None)
         else:
-            inner.append(take_apart(child, leaves, depth + 1, keeps_types=keeps_types))
+            inner.append(take_apart(child, leaves, depth + 1, keeps_types=keeps_types, packs=packs))
     return kind, keys, tuple(inner)
 
 

@@ -33,6 +33,7 @@ from penstock.transport._encoding._layout import (
     first_item_bytes,
     parse_description,
 )
+from penstock.transport._encoding._values import unpack_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -387,4 +388,5 @@ _FROM_BYTES: Final[Mapping[str, Callable[[memoryview], object]]] = {
     "integer": _integer,
     "numpy str": _numpy_str,
     "numpy bytes": _numpy_bytes,
+    "values": unpack_values,
 }

@@ -2,11 +2,13 @@
 
 The encoder takes the element's containers apart (`_containers`). Each leaf, by its type, adds a key for the layout and
 its data to the `_Parts` of the message. A layout is computed once for each structure and keys, and cached while it is
-among the last used ones. One thread at a time uses an encoder; any thread may write its results.
+among the last used ones. It costs far more than a message of it does. So all plain values of a structure that
+wasn't met lately are packed (`_values`), and the layout is that of the rest. One thread at a time uses an encoder; any
+thread may write its results.
 """
 
 import pickle
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -36,6 +38,7 @@ from penstock.transport._encoding._layout import (
     parse_description,
     span_bytes,
 )
+from penstock.transport._encoding._values import PackedValues, can_pack_values
 
 Locate: TypeAlias = Callable[[int, int], object | None]
 """A function of an address and a size; it returns the place by which to send these bytes, or None to copy them."""
@@ -43,6 +46,7 @@ Locate: TypeAlias = Callable[[int, int], object | None]
 MAX_LAYOUTS: Final = 256  # a decoder must keep those of all encoders that send to it
 MAX_LEAVES: Final = 1 << 17  # of these layouts together, which take about 300 bytes a leaf
 _LARGE_BYTES: Final = 65_536  # larger blobs are copied by NumPy, which starts more slowly and releases the GIL
+_LATELY: Final = 32  # structures; with more, a layout for one that is met again may be forgotten before it's used
 _MAX_TEXTS: Final = 256
 _TEXTS: Final[dict[int, tuple[Dtype, str | None]]] = {}  # by identity: equal dtypes may differ
 _REMEDY: Final = "Convert it to arrays, numbers or text, or call register_container() for its type"
@@ -103,6 +107,14 @@ class _Cached:
     starts: tuple[int, ...]
 
 
+class _Taken(NamedTuple):
+    """An element that was taken apart: its structure and leaves, and the parts of its message."""
+
+    node: Node
+    leaves: list[object]
+    parts: "_Parts"
+
+
 class Encoder:
     """Makes messages from elements; used by one thread at a time.
 
@@ -137,6 +149,7 @@ class Encoder:
         self._least_located_bytes = max(least_located_bytes, 1)
         self._cached: OrderedDict[tuple[Node, tuple[LeafKey, ...]], _Cached] = OrderedDict()
         self._cached_leaves = 0
+        self._met: deque[int] = deque(maxlen=_LATELY)
         self._pickled = 0
         self._layouts = 0
 
@@ -156,17 +169,12 @@ class Encoder:
         Raises:
             UsageError: a leaf can't be sent; the text names its path, its type and a remedy.
         """
-        leaves: list[object] = []
-        node = take_apart(element, leaves, keeps_types=self._allow_pickle)
-        parts = _Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], {})
-        try:
-            _take_leaves(leaves, parts)
-        except _RefusedError as refused:
-            position = len(parts.keys)
-            reason = reason_for_leaf(leaves[position])
-            path = subject(leaf_path(node, position))
-            raise UsageError(f"{path} {refused}{reason and f' ({reason})'}") from refused.__cause__
-        key = (node, tuple(parts.keys))
+        taken = self._take_apart(element)
+        key = (taken.node, tuple(taken.parts.keys))
+        if key not in self._cached and can_pack_values(taken.leaves) and not self._was_met(key):
+            taken = self._take_apart(element, packs=True)
+            key = (taken.node, tuple(taken.parts.keys))
+        parts = taken.parts
         cached = self._cached.get(key)
         description = None
         if cached is None:
@@ -181,7 +189,28 @@ class Encoder:
         if parts.blobs:
             blobs, end = _place_blobs(parts.blobs, end)
             self._pickled += sum(isinstance(blob, Pickled) for blob in parts.blobs)
-        return Encoded(head, description, end, tuple(parts.places), leaves, parts.arrays, cached.starts, blobs)
+        return Encoded(head, description, end, tuple(parts.places), taken.leaves, parts.arrays, cached.starts, blobs)
+
+    def _take_apart(self, element: object, *, packs: bool = False) -> "_Taken":
+        leaves: list[object] = []
+        node = take_apart(element, leaves, keeps_types=self._allow_pickle, packs=packs)
+        parts = _Parts(self._allow_pickle, self._locate, self._least_located_bytes, [], [], [], [], [], {})
+        try:
+            _take_leaves(leaves, parts)
+        except _RefusedError as refused:
+            position = len(parts.keys)
+            reason = reason_for_leaf(leaves[position])
+            path = subject(leaf_path(node, position))
+            raise UsageError(f"{path} {refused}{reason and f' ({reason})'}") from refused.__cause__
+        return _Taken(node, leaves, parts)
+
+    def _was_met(self, key: tuple[Node, tuple[LeafKey, ...]]) -> bool:
+        """Return whether a structure was met lately, so that a layout for it is likely to be used again."""
+        met = hash(key)
+        if met in self._met:
+            return True
+        self._met.append(met)
+        return False
 
     def _cache(self, key: tuple[Node, tuple[LeafKey, ...]]) -> _Cached:
         described = pack_description(*key, keeps_types=self._allow_pickle)
@@ -450,6 +479,10 @@ def _take_pickled(leaf: object, parts: _Parts) -> None:
     parts.blobs.append(pickled)
 
 
+def _take_values(leaf: PackedValues, parts: _Parts) -> None:
+    _add_blob("values", leaf.packed, parts)
+
+
 def _add_blob(kind: str, blob: bytes | bytearray, parts: _Parts) -> None:
     parts.keys.append((kind,))
     parts.values.append(len(blob))
@@ -481,5 +514,6 @@ _TAKERS: Final[dict[type, Callable[[Any, _Parts], None]]] = {
     Bytes: _take_handle,
     np.str_: _take_numpy_str,
     np.bytes_: _take_numpy_bytes,
+    PackedValues: _take_values,
     **dict.fromkeys(NUMPY_SCALARS, _take_scalar),
 }

@@ -39,7 +39,7 @@ _ID_BYTES: Final = 16
 _MAX_BYTES: Final = 1 << 62
 _MAX_DIMENSIONS: Final = 64
 _NUMBERS: Final = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}  # the characters in the head's struct
-_SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "pickle"})
+_SIZED: Final = frozenset({"integer", "str", "bytes", "bytearray", "numpy str", "numpy bytes", "values", "pickle"})
 _NUM_ENTRIES: Final = {"dict": 3, "list": 2, "tuple": 2, "fields": 5, "fields alone": 5, "registered": 5}
 """The number of entries of a container in a description, by its form."""
 
