@@ -450,6 +450,11 @@ def late(value: object, usual: object = 1) -> Callable[[int], dict[str, object]]
             "position 0 has uint16, that at position 5 has uint8",
         ),
         (lambda: ps.range(4).map(lambda _: float("nan")), {"format": "jsonl"}, UsageError, "JSON has no such value"),
+        *(
+            # of these 154 elements the one at position 77 is measured
+            (lambda: ps.range(154).map(late(object(), "a")), {"format": form}, UsageError, "at position 77.* a object")
+            for form in ("jsonl", "tar")
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(

@@ -66,7 +66,7 @@ class Columnar:
             _need_no_seconds(columns)
         return cls(pyarrow.schema(columns), suffixes)
 
-    def size_of(self, element: Fields) -> int:
+    def size_of(self, element: Fields, _: int) -> int:
         """Return the bytes of an element's values."""
         return sum(map(_size_of, element.values()))
 

@@ -38,8 +38,12 @@ class Format(Protocol):
         """The ends of the names of a shard's files, such as ".tar"."""
         ...
 
-    def size_of(self, element: Element, /) -> int:
-        """Return about how many bytes an element takes in a shard."""
+    def size_of(self, element: Element, position: int, /) -> int:
+        """Return about how many bytes the element at a position takes in a shard.
+
+        Raises:
+            UsageError: it doesn't fit the format; the message has its position.
+        """
         ...
 
     def write(self, blocks: Iterable[Block], drafts: Sequence[Draft], /) -> None:
@@ -57,9 +61,9 @@ class Tar:
 
     suffixes: tuple[str, ...] = (".tar",)
 
-    def size_of(self, element: object) -> int:
+    def size_of(self, element: object, position: int) -> int:
         """Return the bytes of the members, each with a header and filled up to 512."""
-        fields = _members(element, 0)[1]
+        fields = _members(element, position)[1]
         return sum(512 + -(-len(content) // 512) * 512 for content in fields.values())
 
     def write(self, blocks: Iterable[Block], drafts: Sequence[Draft]) -> None:
@@ -141,9 +145,9 @@ class JsonLines:
 
     suffixes: tuple[str, ...] = (".jsonl",)
 
-    def size_of(self, element: object) -> int:
+    def size_of(self, element: object, position: int) -> int:
         """Return the bytes of the line."""
-        return len(_line(element, 0))
+        return len(_line(element, position))
 
     def write(self, blocks: Iterable[Block], drafts: Sequence[Draft]) -> None:
         """Write a line for each element."""

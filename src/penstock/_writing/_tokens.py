@@ -55,7 +55,7 @@ class TokenPairs:
             )
         return cls(dtype)
 
-    def size_of(self, element: Sequence[int]) -> int:
+    def size_of(self, element: Sequence[int], _: int) -> int:
         """Return the bytes of the tokens."""
         return len(element) * np.dtype(self.dtype).itemsize
 

@@ -310,7 +310,7 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
             line.advance(1)
     seconds = max(time.perf_counter() - began, 1e-9)
     chosen = format_of(name, positions, sample)
-    size = max(sum(map(chosen.size_of, sample)), 1)
+    size = max(sum(map(chosen.size_of, sample, positions)), 1)
     rows = max(1, min(total, shard_bytes * count // size))
     block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES * count // size))
     part = max(1, min(block, int(_PART_SECONDS * count / seconds)))
