@@ -341,6 +341,23 @@ def test_tables_keep_arrays_and_their_types(tmp_path: Path) -> None:
     assert table["name"].to_pylist()[3:6] == ["3", None, "5"]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        [5] * 1000,
+        {"a": ({"b": 2.5},) * 500},
+        ["x" * 100] * 80,
+        np.array(["x" * 100] * 80, object),
+        "\N{GREEK SMALL LETTER PI}" * 4000,
+        bytearray(8000),
+    ],
+)
+def test_the_size_of_a_shard_counts_what_is_in_its_values(tmp_path: Path, value: object) -> None:
+    """Shards have about `shard_bytes` also if elements have lists, dicts and texts of any size."""
+    written = ps.write(ps.range(8).map(lambda _: {"x": value}), tmp_path, shard_bytes=20_000, num_workers=0)
+    assert written.shards in {4, 8}
+
+
 @pytest.mark.parametrize("form", ["arrow", "parquet"])
 @pytest.mark.parametrize("nested", ["a dict", "a list", "a list in a dict"])
 def test_a_block_without_a_value_keeps_its_numbers(tmp_path: Path, form: str, nested: str) -> None:
@@ -598,6 +615,12 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
     for other, arguments, text in others:
         with pytest.raises(UsageError, match=text):
             ps.write(other, tmp_path, num_workers=0, **arguments)
+    description = tmp_path / "description.json"
+    current = description.read_text()
+    description.write_text(current.replace('"version": 3', '"version": 2'))  # of a release with shards of other sizes
+    with pytest.raises(UsageError, match="the two differ in version"):
+        ps.write(numbers(), tmp_path, num_workers=0)
+    description.write_text(current)
     (tmp_path / "00000.arrow").write_bytes(b"short")
     with pytest.raises(UsageError, match="has 5 bytes, and the manifest says"):
         ps.write(numbers(), tmp_path, num_workers=0)

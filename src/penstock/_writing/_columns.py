@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import importlib.util
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Self, TypeAlias, cast
 
@@ -167,9 +167,17 @@ def _fields_text(element: Fields, names: Sequence[str], position: int) -> str:
 
 
 def _size_of(value: object) -> int:
-    if is_array(value):
+    """Return about how many bytes a value takes in a column, with all that is in it."""
+    if isinstance(value, memoryview) or (is_array(value) and value.dtype != object):
         return value.nbytes
-    return len(value) if isinstance(value, str | bytes) else 8
+    if isinstance(value, str):
+        return len(value.encode(errors="surrogatepass"))
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if not isinstance(value, Collection):
+        return 8
+    inner = cast("Collection[object]", value.values() if isinstance(value, Mapping) else value)
+    return 8 + (8 * len(inner) if {*map(type, inner)} <= {int, float} else sum(map(_size_of, inner)))
 
 
 def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
