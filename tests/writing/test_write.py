@@ -28,6 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._os import this_host
 from penstock._writing._drafts import Draft, file_entry
 from penstock.errors import GraphError, UsageError
 from tests.cli.command import main
@@ -602,6 +603,9 @@ def test_shards_that_write_did_not_make_are_refused(tmp_path: Path) -> None:
         ps.write(ps.range(10).map(lambda number: {"id": number}), tmp_path, "jsonl", num_workers=0)
     assert [path.name for path in tmp_path.iterdir()] == ["00000.jsonl"]
     assert (tmp_path / "00000.jsonl").read_text() == '{"id": 1}\n'
+    (tmp_path / "00000.jsonl").rename(tmp_path / "manifest.json")
+    with pytest.raises(UsageError, match=r"'manifest\.json'.* no description\.json.*another folder"):
+        ps.write(ps.range(10), tmp_path, "jsonl", num_workers=0)
 
 
 def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
@@ -622,8 +626,68 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
         ps.write(numbers(), tmp_path, num_workers=0)
     description.write_text(current)
     (tmp_path / "00000.arrow").write_bytes(b"short")
-    with pytest.raises(UsageError, match="has 5 bytes, and the manifest says"):
+    with pytest.raises(UsageError, match=r"00000\.arrow' was changed: its bytes are 5, and the manifest says"):
         ps.write(numbers(), tmp_path, num_workers=0)
+
+
+def test_a_shard_that_was_changed_gets_no_new_checksum(tmp_path: Path) -> None:
+    """A call that writes a missing shard compares the others with the manifest, and names the one to remove."""
+    dataset = ps.range(100)
+    ps.write(dataset, tmp_path, "jsonl", shard_bytes=100, num_workers=0)
+    expected = digests(tmp_path)
+    changed = tmp_path / "00001.jsonl"
+    (tmp_path / "00000.jsonl").unlink()
+    for content, what in ((b"x" * changed.stat().st_size, "sha256"), (b"x", "bytes")):
+        changed.write_bytes(content)
+        with pytest.raises(
+            UsageError, match=rf"00001\.jsonl' was changed: its {what} .* Remove it, and call write again"
+        ):
+            ps.write(dataset, tmp_path, "jsonl", shard_bytes=100, num_workers=0)
+        assert digests(tmp_path)["manifest.json"] == expected["manifest.json"]
+        (tmp_path / "00000.jsonl").unlink(missing_ok=True)
+    changed.unlink()
+    assert ps.write(dataset, tmp_path, "jsonl", shard_bytes=100, num_workers=0).new == 2
+    assert digests(tmp_path) == expected
+
+
+OTHER_SHARDS = (
+    '{"version": 3, "dataset": "", "fingerprint": {}, "format": "jsonl", "elements": 4, "elements_per_shard": 4'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("description.json", b"", "isn't JSON.*Expecting value.*another folder"),
+        ("description.json", b"[]", "lacks version, dataset,.*another folder"),
+        ("description.json", b'{"version": 3}', "lacks dataset,.*another folder"),
+        ("manifest.json", b"\xff", "isn't JSON.*Remove it, and call"),
+        ("manifest.json", b"[]", "lacks version,.*Remove it, and call"),
+        ("manifest.json", f'{OTHER_SHARDS}, "shards": []}}'.encode(), "isn't the manifest of this dataset.*Remove it"),
+        ("manifest.json", f'{OTHER_SHARDS}, "shards": [1]}}'.encode(), "isn't the manifest of this dataset.*Remove it"),
+    ],
+)
+def test_damaged_descriptions_and_manifests_are_refused(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+    """The error has the file and the remedy; a call after that completes the folder, or none has been begun."""
+    if name == "manifest.json":
+        ps.write(ps.range(4), tmp_path, "jsonl", num_workers=0)
+    damaged = tmp_path / name
+    damaged.write_bytes(content)
+    with pytest.raises(UsageError, match=rf"{name}' {text}"):
+        ps.write(ps.range(4), tmp_path, "jsonl", num_workers=0)
+    damaged.unlink()
+    assert ps.write(ps.range(4), tmp_path, "jsonl", num_workers=0).complete
+
+
+def test_files_with_odd_names_of_drafts_are_kept(tmp_path: Path) -> None:
+    """Only the drafts of processes that have ended are removed."""
+    odd = [".draft", ".x.draft", f".x.{this_host()}.x.1.draft"]
+    for name in odd:
+        (tmp_path / name).touch()
+    dead = tmp_path / f".00000.jsonl.{this_host()}.{2**22 + 1}.1.draft"  # above the numbers of Linux's processes
+    dead.touch()
+    assert ps.write(ps.range(4), tmp_path, "jsonl", num_workers=0).complete
+    assert {path.name for path in tmp_path.glob(".*")} == {*odd}
 
 
 def test_the_command_writes_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

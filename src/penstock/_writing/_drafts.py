@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -91,9 +92,10 @@ def draft_of(path: str) -> str:
 
 def remove_leftovers(folder: str) -> None:
     """Remove the drafts of processes of this host that have ended, as by SIGKILL; those before its last boot stay."""
+    ours = re.compile(rf"\..*\.{this_host()}\.([0-9]{{1,9}})\.[0-9]+\.draft", re.DOTALL)
     for name in os.listdir(folder):
-        parts = name.split(".")
-        if parts[0] == "" and parts[-1] == "draft" and parts[-4] == this_host() and not _is_alive(int(parts[-3])):
+        found = ours.fullmatch(name)
+        if found and not _is_alive(int(found[1])):
             with contextlib.suppress(FileNotFoundError):  # another call removed it
                 os.remove(os.path.join(folder, name))
 

@@ -35,6 +35,12 @@ _PART_SECONDS: Final = 0.1  # for the elements that are computed before the prog
 _DIGITS: Final = 5  # of a shard's number in the name of its files; more where there are more shards
 _COUNT: Final = struct.Struct("<q")
 
+_ELSEWHERE: Final = "Write to another folder, or empty this one."
+_AGAIN: Final = "Remove it, and call write again."
+
+File: TypeAlias = dict[str, Any]
+"""A file of a shard in the manifest: its name, bytes and checksum."""
+
 Entry: TypeAlias = dict[str, Any]
 """A shard in the manifest: its number, elements and files, and whether it is new."""
 
@@ -155,13 +161,14 @@ def write_by(
     os.makedirs(folder, exist_ok=True)
     remove_leftovers(folder)
     _claim(shards)
-    if _is_complete(folder):
+    listed = _listed_files(shards)
+    if listed is not None and _are_all_there(folder, listed):
         return Written(folder, shards.count, total, 0, complete=True)
     found: dict[int, Entry] = {}
     try:
         for entry in writers(shards, range(turn, shards.count, turns), progress=progress):
             found[entry["shard"]] = entry
-        complete = _finish(shards, found, writers)
+        complete = _finish(shards, found, listed or {}, writers)
     finally:
         remove_leftovers(folder)
     return Written(folder, shards.count, total, sum(entry["new"] for entry in found.values()), complete)
@@ -203,7 +210,8 @@ class Shards:
         Raises:
             UsageError: it hasn't.
         """
-        if _read_json(os.path.join(self.folder, _DESCRIPTION)) != json.loads(json.dumps(self.description)):
+        found = _read_json(os.path.join(self.folder, _DESCRIPTION), (), _ELSEWHERE)
+        if found != self.description:
             raise UsageError(
                 f"host {socket.gethostname()!r} doesn't see the {_DESCRIPTION} that this call has written to "
                 f"{self.folder!r}. Write to a folder that all hosts share, under the same path."
@@ -322,74 +330,115 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
         "elements": total,
         "elements_per_shard": rows,
     }
-    return Shards(dataset, chosen, folder, rows, block, part, total, description)
+    as_read = json.loads(json.dumps(description))
+    return Shards(dataset, chosen, folder, rows, block, part, total, as_read)
 
 
 def _claim(shards: Shards) -> None:
     """Write the description, or check that the folder has this one.
 
     Raises:
-        UsageError: it has another one, or files with the names of shards and none.
+        UsageError: it has another one, or files with the names of write's and none.
     """
     folder, description = shards.folder, shards.description
     names = set(os.listdir(folder))  # before the description is read, which another call writes before its shards
     path = os.path.join(folder, _DESCRIPTION)
-    found = _read_json(path)
+    found = _read_json(path, description, _ELSEWHERE)
     if found is None:
-        paths = (path for shard in range(shards.count) for path in shards.paths_of(shard))
-        taken = next((name for name in map(os.path.basename, paths) if name in names), None)
+        taken = next((name for name in (*_names_of(shards), _MANIFEST) if name in names), None)
         if taken is not None:
             raise UsageError(
-                f"{folder!r} has a file {taken!r}, the name of a shard, but no {_DESCRIPTION}, so write didn't make it."
-                " Write to another folder, or empty this one."
+                f"{folder!r} has a file {taken!r}, as write names its own, but no {_DESCRIPTION}, so write didn't make "
+                f"it. {_ELSEWHERE}"
             )
         _write_json(path, description)
-    elif found != json.loads(json.dumps(description)):
-        differing = [name for name in description if found.get(name) != description[name]]
+    elif found != description:
+        differing = [name for name, value in found.items() if description.get(name) != value]
         raise UsageError(
             f"{folder!r} has the shards of another call of write; the two differ in {', '.join(differing)}. It wrote "
-            f"{found.get('dataset')!r} as {found.get('format')!r}. Write to another folder, or empty this one."
+            f"{found['dataset']!r} as {found['format']!r}. {_ELSEWHERE}"
         )
 
 
-def _finish(shards: Shards, found: Mapping[int, Entry], writers: Writers) -> bool:
-    """Write the manifest if all shards exist, and return whether they do."""
+def _names_of(shards: Shards) -> Iterator[str]:
+    return (os.path.basename(path) for shard in range(shards.count) for path in shards.paths_of(shard))
+
+
+def _finish(shards: Shards, found: Mapping[int, Entry], listed: Mapping[str, File], writers: Writers) -> bool:
+    """Write the manifest if all shards exist, and return whether they do.
+
+    Raises:
+        UsageError: a file that this call found has another content than the one in the manifest, `listed`.
+    """
     if not all(map(shards.exists, range(shards.count))):
         return False
     others = [shard for shard in range(shards.count) if shard not in found]
     entries = {**found, **{entry["shard"]: entry for entry in writers(shards, others, progress=False)}}
-    listed = [{name: entries[shard][name] for name in ("elements", "files")} for shard in range(shards.count)]
-    _write_json(os.path.join(shards.folder, _MANIFEST), {**shards.description, "shards": listed})
+    for file in (file for entry in entries.values() if not entry["new"] for file in entry["files"]):
+        _need_same(shards.folder, file, listed.get(file["name"], file), "sha256")
+    files = [{name: entries[shard][name] for name in ("elements", "files")} for shard in range(shards.count)]
+    _write_json(os.path.join(shards.folder, _MANIFEST), {**shards.description, "shards": files})
     return True
 
 
-def _is_complete(folder: str) -> bool:
-    """Return whether the folder has a manifest and all of its shards.
+def _listed_files(shards: Shards) -> dict[str, File] | None:
+    """Return the files that the manifest lists, by name, or None if there is no manifest.
 
     Raises:
-        UsageError: a shard has another size.
+        UsageError: it isn't the manifest of these shards.
     """
-    manifest = _read_json(os.path.join(folder, _MANIFEST))
+    path = os.path.join(shards.folder, _MANIFEST)
+    manifest = _read_json(path, (*shards.description, "shards"), _AGAIN)
     if manifest is None:
-        return False
-    for entry in (file for shard in manifest["shards"] for file in shard["files"]):
-        path = os.path.join(folder, entry["name"])
-        if not os.path.exists(path):
-            return False
-        if os.path.getsize(path) != entry["bytes"]:
-            raise UsageError(
-                f"{path!r} has {os.path.getsize(path)} bytes, and the manifest says {entry['bytes']}: it was changed. "
-                "Remove it, and call write again."
-            )
-    return True
+        return None
+    with contextlib.suppress(KeyError, TypeError):
+        listed = {file["name"]: file for shard in manifest.pop("shards") for file in shard["files"]}
+        are_files = all(isinstance(file["bytes"], int) and isinstance(file["sha256"], str) for file in listed.values())
+        if are_files and listed.keys() == {*_names_of(shards)} and manifest == shards.description:
+            return listed
+    raise UsageError(f"{path!r} isn't the manifest of this dataset: it was changed. {_AGAIN}")
 
 
-def _read_json(path: str) -> dict[str, Any] | None:
+def _are_all_there(folder: str, listed: Mapping[str, File]) -> bool:
+    """Return whether the folder has all files that its manifest lists.
+
+    Raises:
+        UsageError: one has another size.
+    """
+    there = [name for name in listed if os.path.exists(os.path.join(folder, name))]
+    for name in there:
+        found = {"name": name, "bytes": os.path.getsize(os.path.join(folder, name))}
+        _need_same(folder, found, listed[name], "bytes")
+    return len(there) == len(listed)
+
+
+def _need_same(folder: str, found: File, listed: File, what: str) -> None:
+    if found[what] != listed[what]:
+        raise UsageError(
+            f"{os.path.join(folder, found['name'])!r} was changed: its {what} are {found[what]}, and the manifest says "
+            f"{listed[what]}. {_AGAIN}"
+        )
+
+
+def _read_json(path: str, names: Iterable[str], remedy: str) -> dict[str, Any] | None:
+    """Return the JSON of one of write's own files, or None if there is no file.
+
+    Raises:
+        UsageError: it isn't JSON with these names.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            return cast("dict[str, Any]", json.load(file))
+            found: Any = json.load(file)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise UsageError(
+            f"{path!r} isn't JSON, so it was damaged, or write didn't make it: {error}. {remedy}"
+        ) from error
+    lacking = [name for name in names if not isinstance(found, dict) or name not in found]
+    if lacking:
+        raise UsageError(f"{path!r} lacks {', '.join(lacking)}, so it was damaged, or write didn't make it. {remedy}")
+    return cast("dict[str, Any]", found)
 
 
 def _write_json(path: str, content: Mapping[str, Any]) -> None:
