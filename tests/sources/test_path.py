@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import tarfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -146,8 +147,36 @@ def test_a_folder_leaves_nothing_out_in_silence(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=reason):
             ps.read(tmp_path / folder)
     assert len(ps.read(tmp_path / "mixed" / "*.csv")) == 1
-    with pytest.raises(UsageError, match=r"can't have a null character; got 'a.x00b.csv'. Remove it"):
+    with pytest.raises(UsageError, match=r"got 'a.x00b.csv'. Pass a str .* none of them null"):
         ps.read("a\0b.csv")
+
+
+USES: list[Callable[[str], object]] = [
+    ps.read,
+    ps.sources.Arrays.open,
+    ps.sources.Files,
+    ps.sources.ImageFolder,
+    ps.sources.LitData,
+    ps.sources.MDS,
+    ps.sources.Megatron,
+    ps.sources.Tar,
+    lambda path: ps.sources.Csv(__file__, cache=path),
+    ps.range(3).cache,
+    lambda path: ps.range(3).filter(bool, index=path),
+    lambda path: ps.write(ps.range(3), path, "jsonl"),
+]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/train", "~/train"])
+def test_paths_that_are_none_of_this_machine_are_refused(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL is no folder `s3:`, and `~` no folder of this name: no source reads them, and nothing makes them."""
+    monkeypatch.chdir(tmp_path)
+    for use in USES:
+        with pytest.raises(UsageError, match=f"must be the path of a local file or folder; got '{path}'"):
+            use(path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
@@ -169,7 +198,7 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
             ps.read(tmp_path / path)
     with pytest.raises(SourceError, match=r"No such file or directory. Braces aren't expanded: pass a glob"):
         ps.read(tmp_path / "train-{0..2}.tar")
-    with pytest.raises(UsageError, match=r"of this machine; got 's3://bucket/a.tar'.*read-from-a-server"):
+    with pytest.raises(UsageError, match=r"a local file or folder; got 's3://bucket/a.tar'.*read-from-a-server"):
         ps.read("s3://bucket/a.tar")
     (tmp_path / "two.npy").write_bytes(_numpy(is_archive=False))
     (tmp_path / "one.npy").write_bytes(_numpy(is_archive=False))

@@ -428,7 +428,7 @@ def late(value: object, usual: object = 1) -> Callable[[int], dict[str, object]]
         ),
         (lambda: ps.range(4), {}, UsageError, "elements must be dicts .* position 0 is a int"),
         (lambda: ps.range(4), {"part": (4, 4)}, UsageError, "k below n"),
-        (lambda: ps.range(4), {"path": "s3://bucket/folder"}, UsageError, "local folder"),
+        (lambda: ps.range(4), {"path": "s3://bucket/folder"}, UsageError, "path of a local file or folder"),
         (lambda: ps.range(4), {"path": "~/folder"}, UsageError, "~ isn't expanded"),
         (lambda: ps.range(4), {"path": __file__}, UsageError, "must be a folder, or a new one; .* is neither. Choose"),
         (

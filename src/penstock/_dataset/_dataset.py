@@ -7,6 +7,7 @@ computed in `_filter_index.py`.
 
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, SupportsIndex, TypeVar, cast, overload
@@ -59,7 +60,6 @@ from penstock._graph import (
     need_indexable,
     need_integer,
     need_jax,
-    need_local_path,
     need_name,
     need_reach,
     parse_bytes,
@@ -71,6 +71,7 @@ from penstock._graph import (
     verify_cached,
     verify_step,
 )
+from penstock._os import local_path
 from penstock._properties import NotesErrors, raise_noted
 from penstock._seeds import derive
 from penstock._tracebacks import trim
@@ -95,8 +96,6 @@ from penstock.sampling import (
 )
 
 if TYPE_CHECKING:
-    import os
-
     import typing_extensions
 
     from penstock._graph import Preview
@@ -924,14 +923,12 @@ class Dataset(NotesErrors, Generic[T_co]):
         need_fixed_order(self._node, "cache()")
         verify_cached(self._node, on_disk=where is not None, version=version)
         limit = parse_bytes("size", size)
-        remedy = "Name a folder of this machine, or of a file system that is mounted on it."
-        path = None if where is None else need_local_path("where", where, "folder", remedy)
-        identity = cache_identity(self._node, version, on_disk=path is not None)
-        if path is None:
+        identity = cache_identity(self._node, version, on_disk=where is not None)
+        if where is None:
             return self._new(Cache(self._node, _storage.MemoryCache(limit, identity), "cache()"))
-        store = _storage.DiskCache(path, identity, limit)
+        store = _storage.DiskCache(local_path(where, "where"), identity, limit)
         store.open()
-        return self._new(Cache(self._node, store, f"cache({path!r})"))
+        return self._new(Cache(self._node, store, f"cache({os.fspath(where)!r})"))
 
     # Batches: consecutive elements merged into one, and taken apart again
 

@@ -60,11 +60,10 @@ from penstock._graph import (
     function_identities,
     hold_order,
     need_finite,
-    need_local_path,
     source_identities,
     walk,
 )
-from penstock._os import Bell, DaemonThread, uninterrupted
+from penstock._os import Bell, DaemonThread, local_path, uninterrupted
 from penstock._processes import FUNCTION_SECONDS
 from penstock._progress import Progress, counted
 from penstock.errors import GraphError, UsageError
@@ -157,8 +156,7 @@ def filter_bits(node: Node, predicate: Callable[..., object], name: str, index: 
 
 
 def _path(index: "str | os.PathLike[str]") -> str:
-    path = need_local_path("index", index, "file", "Name a file of this machine, or of a mounted file system.")
-    path = os.path.realpath(path)  # the rename replaces the file of a link, not the link
+    path = os.path.realpath(local_path(index, "index"))  # the rename replaces the file of a link, not the link
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # opening it may wait for ever
         raise UsageError(f"index={path!r} is a device, pipe or socket, and is not replaced. Name another file.")
     return path

@@ -37,7 +37,7 @@ from penstock.batching import (
 from penstock.errors import UsageError
 from penstock.sampling import Permutation, Select, check_int64
 
-_MOST_PIECES: Final = 1 << 36  # of documents in one plan, which takes 24 bytes for each
+_MAX_PIECES: Final = 1 << 36  # of documents in one plan, which takes 24 bytes for each
 Lengths: TypeAlias = Sequence[int] | NDArray[np.integer]
 
 
@@ -249,10 +249,10 @@ def _need_plannable(table: NDArray[np.int64], packing: Packing) -> None:
     Raises:
         UsageError: there are more.
     """
-    if packing.long == "drop" or not table.size or int(table.max()) * len(table) <= _MOST_PIECES:
+    if packing.long == "drop" or not table.size or int(table.max()) * len(table) <= _MAX_PIECES:
         return
     pieces = (table / np.array(packing.capacity)).reshape(len(table), -1).max(axis=1)
-    if pieces.sum() > _MOST_PIECES:
+    if pieces.sum() > _MAX_PIECES:
         raise UsageError(
             f"lengths must be cut into at most 2**36 pieces of length={packing.capacity}; got "
             f"{table[pieces.argmax()].tolist()} at position {pieces.argmax()}. Correct the lengths."

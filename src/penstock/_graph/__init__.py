@@ -74,7 +74,6 @@ from penstock._graph._verify import need_function as need_function
 from penstock._graph._verify import need_indexable as need_indexable
 from penstock._graph._verify import need_integer as need_integer
 from penstock._graph._verify import need_jax as need_jax
-from penstock._graph._verify import need_local_path as need_local_path
 from penstock._graph._verify import need_name as need_name
 from penstock._graph._verify import need_reach as need_reach
 from penstock._graph._verify import parse_bytes as parse_bytes

@@ -5,9 +5,8 @@ import importlib.util
 import itertools
 import math
 import operator
-import os
 import re
-from typing import NoReturn, SupportsIndex, cast
+from typing import NoReturn, SupportsIndex
 
 from penstock._graph._code import is_lambda_or_local
 from penstock._graph._describe import chain_text, function_name, verb_text
@@ -194,26 +193,6 @@ def need_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise UsageError(f"name must be a str of at least one character; got name={name!r}")
     return name
-
-
-def need_local_path(name: str, given: object, kind: str, remedy: str) -> str:
-    """Return the path of a local file or folder, else raise a UsageError.
-
-    Args:
-        name: of the argument.
-        given: its value.
-        kind: "file" or "folder".
-        remedy: for an address of a server.
-    """
-    path = os.fsdecode(cast("str", given)) if isinstance(given, (str, bytes, os.PathLike)) else ""
-    rule = f"{name} must be the path of a local {kind}; got {name}={given!r}."
-    if re.match(r"\w{2,}:/", path):  # a `Path` keeps one slash of an address
-        raise UsageError(f"{rule} {remedy}")
-    if not path or "\0" in path:
-        raise UsageError(f"{rule} Pass a str of at least one character, none of them null, or a pathlib.Path.")
-    if path != os.path.expanduser(path):
-        raise UsageError(f"{rule} ~ isn't expanded: pass os.path.expanduser(path).")
-    return path
 
 
 def verify_step(step: Map) -> None:

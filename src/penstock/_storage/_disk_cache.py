@@ -46,7 +46,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock._os import renewed_after_fork
+from penstock._os import local_path, renewed_after_fork
 from penstock._storage._cache import FULL_SHARE, MISSING, Key, Missing
 from penstock._storage._encode import decode, encode
 from penstock._tree import Element
@@ -113,7 +113,7 @@ class DiskCache:
     def __init__(self, path: str | os.PathLike[str], identity: str, limit_bytes: int) -> None:
         if not identity or set(identity) - set("0123456789abcdef"):
             raise UsageError(f"the identity of a cache must be hexadecimal digits; got {identity!r}. Pass a digest.")
-        self._path = os.path.abspath(path)
+        self._path = local_path(path)
         self._identity = identity
         self._limit_bytes = limit_bytes
         self._folder = os.path.join(self._path, identity)

@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from penstock._dataset import Dataset
 from penstock._dataset import integers as integer_range
 from penstock._frozen import frozen
-from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, need_local_path, parse_bytes
+from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, parse_bytes
 from penstock._loader import Loader
+from penstock._os import local_path
 from penstock._plan import Limits
 from penstock._processes import import_ahead
 from penstock._progress import Progress, counted
@@ -447,10 +448,10 @@ def _write_json(path: str, content: Mapping[str, Any]) -> None:
 
 
 def _folder_of(path: str | os.PathLike[str]) -> str:
-    path = need_local_path("path", path, "folder", "Write to a folder, and copy it there.")
+    path = local_path(path, "path")
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UsageError(f"path must be a folder, or a new one; {path!r} is neither. Choose another, or remove it.")
-    return os.path.abspath(path)
+    return path
 
 
 def _count(dataset: object) -> int:

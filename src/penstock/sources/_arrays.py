@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from penstock import _lazy
+from penstock._os import local_path
 from penstock._tree import is_masked
 from penstock.errors import UsageError
 from penstock.sources._mapped import MappedArray, RowTable, find_mapped
@@ -101,7 +102,7 @@ class Arrays:
             Arrays({'x': uint8[3, 2], 'y': int64[3]})
         """
         opened: Any = _load("open_arrays")
-        return cls(opened(os.path.abspath(path), names))
+        return cls(opened(local_path(path), names))
 
     @property
     def fixed_shape(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, SupportsIndex, TypeAlias, TypedDict, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._os import local_path
 from penstock._progress import Progress, counted
 from penstock.errors import UsageError
 from penstock.sources._local_files import PathLike, as_list, is_path, raise_source_error, stat_file
@@ -105,7 +106,7 @@ class Files:
 
     def __init__(self, directory: PathLike | Sequence[PathLike], pattern: str | None = None) -> None:
         if is_path(directory):
-            root = os.path.abspath(directory)
+            root = local_path(directory)
             wanted = "**/*" if pattern is None else pattern
             found = list_files(root, match_pattern(wanted))
             if not found:
@@ -181,7 +182,7 @@ class ImageFolder:
     def __init__(
         self, directory: PathLike, *, extensions: Sequence[str] = IMAGE_EXTENSIONS, allow_empty: bool = False
     ) -> None:
-        self._root = os.path.abspath(directory)
+        self._root = local_path(directory)
         endings = _endings(extensions)
         classes = list_folders(self._root)
         if not classes:

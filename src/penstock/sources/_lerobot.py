@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._films import Films, Frame
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes
@@ -98,7 +99,7 @@ class LeRobot:
         decoded_bytes: int = DECODED_BYTES,
     ) -> None:
         check_decoded_bytes(decoded_bytes)
-        described = describe(os.path.abspath(root))
+        described = describe(local_path(root))
         self._name = os.path.basename(described.root)
         self._names = _chosen_columns(described, columns)
         self._deltas = _chosen_deltas(described, self._names, deltas or {})

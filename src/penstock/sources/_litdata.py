@@ -4,13 +4,13 @@ A folder has an `index.json`, which lists the chunks and the formats of an item'
 `_litdata_index` reads the first, `_litdata_chunks` finds the bytes of an item, and `_litdata_values` makes the item.
 """
 
-import os
 from itertools import accumulate
 from typing import Any, Final, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._decompress import decompressed
 from penstock.sources._encoded import DamageError
@@ -97,7 +97,7 @@ class LitData(RecordFiles):
         decoded_bytes: int = DECODED_BYTES,
     ) -> None:
         check_decoded_bytes(decoded_bytes)
-        encoding, chunks = read_index(os.path.abspath(root))
+        encoding, chunks = read_index(local_path(root))
         if length is not None:
             _check_length(length, encoding)
         self._encoding, self._window = encoding, length

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._optional import need
-from penstock._os import renewed_after_fork
+from penstock._os import local_path, renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, stat_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
@@ -72,7 +72,7 @@ class Lmdb:
     def __init__(
         self, path: PathLike, *, database: str | bytes | None = None, keys: Sequence[bytes] | None = None
     ) -> None:
-        self._file = _data_of(os.path.abspath(path))
+        self._file = _data_of(local_path(path))
         self._database = database.encode() if isinstance(database, str) else database
         self._opened: _Opened | None = _open(self._file, self._database)
         self._version = self._opened.version

@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._os import this_host
+from penstock._os import local_path, this_host
 from penstock._progress import Progress
 from penstock.errors import ClosedError, SourceError, UsageError
 from penstock.sources._mapped import map_file
@@ -74,7 +74,7 @@ def is_path(value: object) -> TypeGuard[PathLike]:
 
 def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
     """Return the absolute form of a path, or of each path of a list."""
-    return [os.path.abspath(path) for path in ([paths] if is_path(paths) else cast("Sequence[PathLike]", paths))]
+    return [local_path(path) for path in ([paths] if is_path(paths) else cast("Sequence[PathLike]", paths))]
 
 
 @frozen
@@ -616,7 +616,7 @@ class RecordFiles:
     def __init__(
         self, files: Sequence[LocalFile], scans: Sequence[Scan], *, cache: PathLike | None, progress: bool
     ) -> None:
-        directory = default_cache() if cache is None else os.path.abspath(cache)
+        directory = default_cache() if cache is None else local_path(cache)
         self._index = OffsetIndex(files, scans, directory, progress=progress)
         self._ends = list(accumulate(self._index.counts))
         self._starts = [0, *self._ends]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from penstock import _native
 from penstock._frozen import frozen
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._decompress import Codec
 from penstock.sources._encoded import DamageError, array_of, parts_of, pixels_of
@@ -121,7 +122,7 @@ class MDS(RecordFiles):
         decoded_bytes: int = DECODED_BYTES,
     ) -> None:
         check_decoded_bytes(decoded_bytes)
-        folder = os.path.abspath(root)
+        folder = local_path(root)
         shards = _shards_of(folder)
         self._columns = shards[0].columns
         for shard in shards:

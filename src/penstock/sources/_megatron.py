@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._mapped import map_file
@@ -67,7 +68,7 @@ class Megatron(Tokens):
         given = [prefix] if isinstance(prefix, str | os.PathLike) else list(prefix)
         if not given:
             raise UsageError("prefix must be a path, or a list of paths; got an empty list.")
-        paths = [os.path.abspath(path) for path in given]
+        paths = [local_path(path) for path in given]
         indexes = _Indexes(tuple(_index_of(path) for path in paths))
         dtype, *others = dict.fromkeys(index.dtype() for index in indexes.parts)
         if others:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from penstock._frozen import frozen
+from penstock._os import local_path
 from penstock.errors import UsageError
 from penstock.sources._array_record import ArrayRecord
 from penstock.sources._arrays import Arrays
@@ -115,13 +116,7 @@ def source_of_path(path: PathLike) -> Source:
         SourceError: a file can't be read.
     """
     given = os.fspath(path)
-    if "://" in given:
-        raise UsageError(
-            f"a path must be one of this machine; got {given!r}. Read from a server by a source with an async read, as "
-            "docs/how-to/read-from-a-server.md shows."
-        )
-    if "\0" in given:
-        raise UsageError(f"a path can't have a null character; got {given!r}. Remove it.")
+    local_path(given)
     if os.path.isdir(given):
         return _source_of_folder(given)
     paths = _without_indexes([file.path for file in find_files(given, "ps.read")])

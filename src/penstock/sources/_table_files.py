@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._arrow_rows import (
     NUMPY,
@@ -300,7 +301,7 @@ class BlockScan:
 
 def find_index(files: Sequence[LocalFile], scan: Scan, cache: PathLike | None, *, progress: bool) -> OffsetIndex:
     """Return the first rows of the blocks of files, from the cache directory where that has them."""
-    directory = default_cache() if cache is None else os.path.abspath(cache)
+    directory = default_cache() if cache is None else local_path(cache)
     return OffsetIndex(files, [scan] * len(files), directory, progress=progress)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._optional import need
+from penstock._os import local_path
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, own, rows_of_blocks
 from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
@@ -83,7 +84,7 @@ class Zarr:
         self, path: PathLike, names: Sequence[str] | None = None, *, decoded_bytes: int = DECODED_BYTES
     ) -> None:
         check_decoded_bytes(decoded_bytes)
-        self._path = os.path.abspath(path)
+        self._path = local_path(path)
         _check_store(self._path)
         opened = _open(self._path, names)
         self._columns = [_column_of(name, array) for name, array in opened.items()]
