@@ -4,7 +4,8 @@ Guarantees:
   - There is one record for each key, in the order of the keys. A key that occurs twice in a block has two records that
     share no memory.
   - After a transient failure a read is retried after each wait in `RETRY_WAITS_SECONDS`, about a second in all; other
-    failures are raised at once.
+    failures are raised without a wait. A loader reads the records of a failed batch once more, with the same retries,
+    since it computes the batch again to raise its error behind the batches before it.
   - The source's own exception is raised, with a note that names the key. A `SourceError` is raised only if the source
     violates its protocol: it returns another number of records, changes the keys, or raises an IndexError for a key
     below its length.
