@@ -68,6 +68,15 @@ WORK: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: ps.write(ps.range(50), folder / "out", "jsonl", shard_bytes=8, num_workers=0, part=(1, 4)),
         "writing: 100% of 12 (12)\n",
     ),
+    "the shards of other parts": (
+        lambda folder: [
+            ps.write(
+                ps.range(50), folder / "out", "jsonl", shard_bytes=8, num_workers=0, part=(1 - k, 2), progress=k > 0
+            )
+            for k in range(2)
+        ],
+        "computing checksums: 100% of 24 (24)\n",
+    ),
 }
 
 

@@ -49,8 +49,8 @@ Entry: TypeAlias = dict[str, Any]
 class Writers(Protocol):
     """Whatever calls `Shards` for some shards, here or on other hosts."""
 
-    def __call__(self, shards: "Shards", numbers: Sequence[int], /, *, progress: bool) -> Iterable[Entry]:
-        """Return the entries of these shards, in any order; with a progress line, if that is wanted."""
+    def __call__(self, shards: "Shards", numbers: Sequence[int], /, *, label: str, progress: bool) -> Iterable[Entry]:
+        """Return the entries of these shards, in any order; with a progress line of this label, if that is wanted."""
         ...
 
 
@@ -167,9 +167,11 @@ def write_by(
         return Written(folder, shards.count, total, 0, complete=True)
     found: dict[int, Entry] = {}
     try:
-        for entry in writers(shards, range(turn, shards.count, turns), progress=progress):
+        for entry in writers(shards, range(turn, shards.count, turns), label="writing", progress=progress):
             found[entry["shard"]] = entry
-        complete = _finish(shards, found, listed or {}, writers)
+        complete = _finish(
+            shards, found, listed or {}, partial(writers, label="computing checksums", progress=progress)
+        )
     finally:
         remove_leftovers(folder)
     return Written(folder, shards.count, total, sum(entry["new"] for entry in found.values()), complete)
@@ -291,13 +293,13 @@ def _appending(tally: str | None) -> Generator[Callable[[int], object]]:
 
 
 def _written_by_loader(
-    count: int, workers: Workers, shards: Shards, numbers: Sequence[int], *, progress: bool
+    count: int, workers: Workers, shards: Shards, numbers: Sequence[int], *, label: str, progress: bool
 ) -> Iterator[Entry]:
     """Yield the entries of shards that the workers of a loader write, or this thread if `count` is 0."""
     elements = sum(len(shards.positions_of(number)) for number in numbers)
     with (
         _tallied(shards.folder) as tally,
-        Progress("writing", elements, enabled=progress, amount=counted, measure=tally.count),
+        Progress(label, elements, enabled=progress, amount=counted, measure=tally.count),
     ):
         writing = integer_range(shards.count).select(numbers).map(replace(shards, tally=tally.path))
         if count == 0 or not numbers:
@@ -365,7 +367,12 @@ def _names_of(shards: Shards) -> Iterator[str]:
     return (os.path.basename(path) for shard in range(shards.count) for path in shards.paths_of(shard))
 
 
-def _finish(shards: Shards, found: Mapping[int, Entry], listed: Mapping[str, File], writers: Writers) -> bool:
+def _finish(
+    shards: Shards,
+    found: Mapping[int, Entry],
+    listed: Mapping[str, File],
+    find: Callable[[Shards, Sequence[int]], Iterable[Entry]],
+) -> bool:
     """Write the manifest if all shards exist, and return whether they do.
 
     Raises:
@@ -374,7 +381,7 @@ def _finish(shards: Shards, found: Mapping[int, Entry], listed: Mapping[str, Fil
     if not all(map(shards.exists, range(shards.count))):
         return False
     others = [shard for shard in range(shards.count) if shard not in found]
-    entries = {**found, **{entry["shard"]: entry for entry in writers(shards, others, progress=False)}}
+    entries = {**found, **{entry["shard"]: entry for entry in (find(shards, others) if others else ())}}
     for file in (file for entry in entries.values() if not entry["new"] for file in entry["files"]):
         _need_same(shards.folder, file, listed.get(file["name"], file), "sha256")
     files = [{name: entries[shard][name] for name in ("elements", "files")} for shard in range(shards.count)]

@@ -87,7 +87,7 @@ def write(
 
 
 def _written_by_tasks(
-    options: Mapping[str, Any], shards: Shards, numbers: Sequence[int], *, progress: bool
+    options: Mapping[str, Any], shards: Shards, numbers: Sequence[int], *, label: str, progress: bool
 ) -> Iterator[Entry]:
     """Yield the entries of shards that tasks write, as soon as each is there."""
     if not numbers:
@@ -98,7 +98,7 @@ def _written_by_tasks(
     running: dict[Any, int] = {}  # the shards by the references of their results
     elements = sum(len(shards.positions_of(number)) for number in numbers)
     try:
-        with Progress("writing", elements, enabled=progress, amount=counted) as line:
+        with Progress(label, elements, enabled=progress, amount=counted) as line:
             while True:
                 for number in itertools.islice(remaining, _TASKS - len(running)):
                     running[task.remote(*sent, number)] = number
