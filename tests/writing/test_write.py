@@ -484,6 +484,26 @@ def test_what_does_not_fit_is_refused_with_its_place(
     assert not list(tmp_path.glob("out/0*")) + list(tmp_path.glob("out/.*"))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_names_its_shard(tmp_path: Path, workers: int) -> None:
+    """The elements of the shard whose writer raises, or whose process crashes, are named by their positions."""
+
+    def fails(number: int) -> int:
+        if number == 77:
+            raise KeyError(number)
+        return number
+
+    dataset = ps.range(200).map(fails)
+    with pytest.raises(KeyError) as caught:
+        ps.write(dataset, tmp_path, "jsonl", shard_bytes=99, num_workers=workers, workers="threads", part=(0, 2))
+    rows = json.loads((tmp_path / "description.json").read_text())["elements_per_shard"]
+    shard = 77 // rows
+    assert "position 77, key 77" in caught.value.__notes__[0]
+    assert caught.value.__notes__[-1] == (
+        f"while writing shard {shard}, of the elements at positions [{shard * rows}, {(shard + 1) * rows})"
+    )
+
+
 DAY, MOMENT = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 5, 6)
 MASKED = cast("Any", np.ma.array([[1, 2]], mask=np.array([[False, True]])))
 REFUSED: list[tuple[str, Any, str]] = [

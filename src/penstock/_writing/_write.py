@@ -303,10 +303,24 @@ def _written_by_loader(
     ):
         writing = integer_range(shards.count).select(numbers).map(replace(shards, tally=tally.path))
         if count == 0 or not numbers:
-            yield from writing
+            yield from _with_notes(shards, numbers, iter(writing))
             return
         with Loader(writing, num_workers=min(count, len(numbers)), workers=workers, prefetch=1) as loader:
-            yield from loader
+            yield from _with_notes(shards, numbers, iter(loader))
+
+
+def _with_notes(shards: Shards, numbers: Sequence[int], entries: Iterator[Entry]) -> Iterator[Entry]:
+    """Yield the entries of shards; an error gets a note of its shard, which the loader's own notes call an element."""
+    for number in numbers:
+        try:
+            entry = next(entries)
+        except Exception as error:
+            positions = shards.positions_of(number)
+            error.add_note(
+                f"while writing shard {number}, of the elements at positions [{positions.start}, {positions.stop})"
+            )
+            raise
+        yield entry
 
 
 def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str, *, progress: bool) -> Shards:
