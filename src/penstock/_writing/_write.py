@@ -124,7 +124,7 @@ def write(
     Raises:
         GraphError: the dataset has no positions, or no end.
         UsageError: an argument is wrong, an element doesn't fit the format, or the folder has the shards of another
-            dataset or of another form.
+            dataset or of another form, or files that were changed.
         MissingDependencyError: pyarrow isn't installed.
 
     Example:
