@@ -3,8 +3,8 @@
 A *bell* wakes one waiter through a file descriptor; a *common bell* wakes several listeners; `watch_process` returns a
 descriptor that reports the end of a process. `HeldInterrupts` delays Ctrl-C where it would leave something half done. A
 `DaemonThread` never keeps the program from ending. A `Closer` closes a resource exactly once. A *control group* limits
-what the program may use. `this_host` distinguishes the hosts of a job. `local_path`
-refuses paths that are none of this machine.
+what the program may use. `this_host` distinguishes the hosts of a job. `local_path` refuses paths that are none of this
+machine.
 """
 
 from penstock._os._bell import Bell, CommonBell, Listener, Waiter, either_of, has_ended, watch_process

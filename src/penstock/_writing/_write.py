@@ -436,9 +436,9 @@ def _are_all_there(folder: str, listed: Mapping[str, File]) -> bool:
 
 def _need_same(folder: str, found: File, listed: File, what: str) -> None:
     if found[what] != listed[what]:
+        path = os.path.join(folder, found["name"])
         raise UsageError(
-            f"{os.path.join(folder, found['name'])!r} was changed: its {what} are {found[what]}, and the manifest says "
-            f"{listed[what]}. {_AGAIN}"
+            f"{path!r} was changed: the manifest has {what} {listed[what]}, and the file {found[what]}. {_AGAIN}"
         )
 
 
