@@ -175,7 +175,7 @@ def test_elements_that_share_nothing_are_not_copied() -> None:
 
 
 def test_copies_keep_what_an_array_or_tensor_is() -> None:
-    """The order of axes, whether it is read-only, the class, attributes and whether it needs a gradient."""
+    """The strides, whether it is read-only, the class, attributes and whether it needs a gradient."""
     image = torch.ones(1, 3, 4, 4).to(memory_format=torch.channels_last)
     labelled = torch.ones(2)
     labelled.label = ["a"]
@@ -194,6 +194,9 @@ def test_copies_keep_what_an_array_or_tensor_is() -> None:
     assert (twins[3].is_leaf, made_of_it.is_leaf) == (True, False)
     assert (twins[5].flags.f_contiguous, twins[6].flags.writeable) == (True, False)
     assert not any(one is other for one, other in zip(twins, given_, strict=True))
+    views = [ordered[:, ::2], np.broadcast_to(fixed, (3, 2)), np.ones((2, 4))[::-1, 1:], ordered.reshape(2, 1, 3)]
+    assert [twin.strides for twin in copied(views)] == [view.strides for view in views]
+    assert copied([image[:, :, ::2]])[0].stride() == image[:, :, ::2].stride()
     needing.grad = torch.ones(2)
     assert copied([needing])[0].grad.tolist() == [1, 1]
 

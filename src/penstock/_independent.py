@@ -22,7 +22,7 @@ import copy
 import gc
 import sys
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard, 
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._strides import copied_with_strides
 from penstock._tensors import copied_tensor, is_tensor, tensor_layout, tensor_type
 from penstock._tree import IMMUTABLE, Element, map_leaves
 from penstock.errors import UsageError
@@ -161,6 +162,41 @@ def copied(element: Element, *, exactly: bool = False) -> Element:
         ) from error
     finally:
         del error  # else its traceback would hold this frame, and with it the element
+
+
+def shared_within(element: Element) -> list[list[Part]] | None:
+    """Return the arrays and tensors of an element that share memory that can be written to.
+
+    Returns:
+        A list of them for each such memory; none if only other objects are in several places of the element; None if
+        nothing is.
+
+    Example:
+        >>> tokens, other = np.zeros(5), np.zeros(5)
+        >>> shared_within({"x": tokens, "y": other}), shared_within({"x": tokens, "y": tokens})
+        (None, [])
+        >>> [len(group) for group in shared_within({"x": tokens[:-1], "y": tokens[1:]})]
+        [2]
+    """
+    buffers = _quick_buffers(element)
+    if buffers is not None and all(map(_owns_all, buffers)):
+        return None if len(set(map(id, buffers))) == len(buffers) else []
+    found: dict[int, Part] = {}
+    is_repeated = False
+    pending = [element]
+    while pending:
+        part = pending.pop()
+        if type(part) in IMMUTABLE or isinstance(part, _SINGLE):
+            continue
+        if id(part) in found:
+            is_repeated = is_repeated or not _is_value(part)
+            continue
+        found[id(part)] = part
+        pending += _inside(part)
+    parts = list(found.values())
+    memory = _memory_of_all(parts, range(len(parts)))
+    groups = [[parts[number] for _, _, number, _ in group] for group in _groups(memory) if _writing(group)]
+    return groups or ([] if is_repeated else None)
 
 
 def are_apart(columns: Sequence[object]) -> bool:
@@ -385,19 +421,24 @@ def _bounds(layout: _Layout | None) -> tuple[int, int]:
 
 def _overlapping(memory: list[_Memory]) -> set[int]:
     """Return the numbers of elements that can write to memory that another one has, too."""
-    found: set[int] = set()
-    group: list[_Memory] = []  # spans that overlap, one after the other
+    return {number for group in _groups(memory) for number in _writing(group)}
+
+
+def _groups(memory: list[_Memory]) -> Iterator[list[_Memory]]:
+    """Yield the spans that overlap, one after the other, as a list; spans that overlap with no other are left out."""
+    group: list[_Memory] = []
     end = 0
     for each in sorted(memory):
         start, stop, _, _ = each
         if start >= end:
             if len(group) > 1:
-                found |= _writing(group)
+                yield group
             group = []
         if start < stop:
             group.append(each)
             end = max(end, stop)
-    return found | _writing(group)
+    if len(group) > 1:
+        yield group
 
 
 def _writing(group: list[_Memory]) -> set[int]:
@@ -438,7 +479,7 @@ def _memo(element: Element, *, exactly: bool) -> dict[int, Any]:
         if isinstance(part, dict):
             memo.update((id(key), key) for key in cast("dict[object, object]", part) if type(key) not in IMMUTABLE)
         elif _is_array(part) and not part.dtype.hasobject:
-            memo[id(part)] = _copied_array(part)
+            memo[id(part)] = copied_with_strides(part)
     for part in parts:
         if is_tensor(part):
             memo[id(part)] = copied_tensor(cast("Any", part), memo)
@@ -472,20 +513,13 @@ def _is_one_piece(buffer: Part) -> bool:
 
 
 def _copied_leaf(leaf: Part) -> Part:
-    return _copied_array(leaf) if type(leaf) is np.ndarray else leaf
+    return copied_with_strides(leaf) if type(leaf) is np.ndarray else leaf
 
 
 def _are_disjoint(parts: list[object]) -> bool:
     """Return whether the arrays, tensors and other buffers among some objects have memory of their own each."""
     writable = [part for part in parts if not (_is_array(part) and not part.flags.writeable)]
     return not _overlapping(_memory_of_all(parts, range(len(parts)))) and not any(map(_overlaps_itself, writable))
-
-
-def _copied_array(array: "NDArray[Any]") -> "NDArray[Any]":
-    twin = array.copy("K")
-    if not array.flags.writeable:
-        twin.flags.writeable = False
-    return twin
 
 
 def _copied_by_parts(element: Element) -> Element:

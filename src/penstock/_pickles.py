@@ -25,6 +25,7 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._memory import aligned
 from penstock._module_search import ModuleSearch
+from penstock._strides import in_one_piece, new_memory, span_of, with_strides, written_into
 from penstock._tensors import (
     array_of,
     dtype_name,
@@ -32,6 +33,7 @@ from penstock._tensors import (
     is_tensor,
     memory_order,
     permuted_tensor_over,
+    tensor_of,
     tensor_over,
     tensor_type,
 )
@@ -47,6 +49,7 @@ _PARTS_OF_CLASS: Final = 6  # of cloudpickle's reduced class, the last of which 
 _TEXTS: Final = frozenset({np.bytes_, np.str_})
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 _IN_MODULES: Final = (type, FunctionType, ModuleType)
+_ALIGNED_BYTES: Final = 64  # no item of an array needs more
 _BY_VALUE: Final = threading.RLock()  # held while cloudpickle's list of modules is another one
 
 
@@ -70,10 +73,10 @@ class Part(NamedTuple):
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps the byte order of arrays and all characters of scalars, and takes memoryviews and the data of tensors.
+    """Keeps arrays' strides and byte order and all characters of scalars, and takes memoryviews and tensors' data.
 
-    NumPy's own pickles of times, and of strided arrays, have the byte order of the machine; those of scalars lack NULs
-    at the end.
+    NumPy's own pickles of arrays with gaps are in C order; those of times, and of strided arrays, have the byte order
+    of the machine; those of scalars lack NULs at the end.
     """
 
     def reducer_override(self, value: object) -> _Reduced:
@@ -83,11 +86,7 @@ class _Pickler(pickle.Pickler):
             return _reduced_text(value)
         if is_tensor(value):
             return reduced_tensor(value) or _AS_USUAL
-        if type(value) is not np.ndarray or value.dtype.isnative or value.dtype.names is not None:
-            return _AS_USUAL
-        if not value.dtype.itemsize:  # texts without characters
-            return np.ndarray, (value.shape, value.dtype)
-        return _array_of, (np.ascontiguousarray(value).reshape(-1).view(np.uint8), value.dtype, value.shape)
+        return reduced_array(value) if type(value) is np.ndarray else _AS_USUAL
 
 
 def plain_text(scalar: object) -> str | bytes:
@@ -97,6 +96,23 @@ def plain_text(scalar: object) -> str | bytes:
 
 def _reduced_text(scalar: object) -> _Reduced:
     return type(scalar), (plain_text(scalar),)
+
+
+def reduced_array(array: "NDArray[Any]") -> _Reduced:
+    """Reduce an array so that it has its strides and its byte order in another process.
+
+    NumPy does so with an array in C order; an array of objects, which has no gaps in a pickle, is left to it, too.
+    """
+    dtype = array.dtype
+    is_in_c_order = array.flags.c_contiguous
+    if dtype.hasobject or (is_in_c_order and (dtype.isnative or dtype.names is not None)):
+        return cast("_Reduced", array.__reduce_ex__(pickle.HIGHEST_PROTOCOL))
+    if not dtype.itemsize:  # texts without characters
+        return np.ndarray, (array.shape, dtype)
+    raw = in_one_piece(array)
+    if is_in_c_order:
+        return _array_of, (raw, dtype, array.shape)
+    return with_strides, (raw, dtype, array.shape, array.strides)
 
 
 def _array_of(raw: "NDArray[np.uint8]", dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> "NDArray[Any]":
@@ -109,6 +125,66 @@ def dumps(
     """Return a pickle of a value, as `pickle.dumps` does; arrays in it keep their dtypes exactly."""
     stream = io.BytesIO()
     _Pickler(stream, protocol, buffer_callback=buffer_callback).dump(value)
+    return stream.getvalue()
+
+
+class _SharingPickler(_Pickler):
+    """Keeps which arrays and tensors share memory, too.
+
+    Args:
+        stream: for the pickle.
+        groups: those that share memory, for each such memory.
+    """
+
+    def __init__(self, stream: io.BytesIO, groups: "list[list[Any]]") -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._reduced: dict[int, _Reduced] = {}
+        # No other object may get their ids.
+        self._arrays = [array for group in groups for array in self._reduce_all(group)]
+
+    def reducer_override(self, value: object) -> _Reduced:
+        return self._reduced.get(id(value)) or super().reducer_override(value)
+
+    def _reduce_all(self, group: list[Any]) -> "list[NDArray[Any]]":
+        """Note how to reduce arrays and tensors that share memory; return the arrays."""
+        arrays: list[NDArray[Any]] = []
+        for part in group:
+            array = array_of(part) if is_tensor(part) else part
+            if type(array) is np.ndarray and not array.dtype.hasobject:
+                arrays.append(array)
+                if array is not part:
+                    self._reduced[id(part)] = tensor_of, (array, dtype_name(part))
+        starts = [array.__array_interface__["data"][0] for array in arrays]
+        spans = [span_of(array.dtype, array.shape, array.strides) for array in arrays]
+        first = min((start - before for start, (before, _) in zip(starts, spans, strict=True)), default=0)
+        first -= first % _ALIGNED_BYTES  # so that the items stay aligned
+        ends = [start - before + size for start, (before, size) in zip(starts, spans, strict=True)]
+        memory = _Memory(max(ends, default=0) - first)
+        for array, start in zip(arrays, starts, strict=True):
+            place = memory, start - first, in_one_piece(array), array.dtype, array.shape, array.strides
+            self._reduced[id(array)] = written_into, place
+        return arrays
+
+
+class _Memory:
+    """Memory that arrays share; the pickle has it once, without its content, which each array writes there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
+    def __reduce__(self) -> _Reduced:
+        return new_memory, (self._size_bytes,)
+
+
+def dumps_sharing(value: object, groups: "list[list[Any]]") -> bytes:
+    """Return a pickle of a value as `dumps` does, in which arrays and tensors share memory where they do in the value.
+
+    Args:
+        value: the value.
+        groups: those that share memory, as `shared_within` has them.
+    """
+    stream = io.BytesIO()
+    _SharingPickler(stream, groups).dump(value)
     return stream.getvalue()
 
 
@@ -364,13 +440,15 @@ def reduced_tensor(value: object) -> _Reduced | None:
     """Reduce a tensor to its data; None for one that torch has to pickle.
 
     torch's own pickle contains a copy of the data, takes many times as long, and can't be read if the tensor is
-    unsigned. A tensor whose memory has gaps arrives in C order, like an array.
+    unsigned.
     """
     tensor: Any = value
     array = array_of(tensor)
     if array is None:
         return _reduced_subclass(tensor)
     axes = memory_order(array)
+    if axes is None and not array.flags.c_contiguous:
+        return tensor_of, (array, dtype_name(tensor))
     ordered = np.ascontiguousarray(array if axes is None else array.transpose(axes)).reshape(-1)
     data: Any = pickle.PickleBuffer(cast("bytes", ordered.view(np.uint8)))
     if axes is None:
@@ -409,6 +487,7 @@ _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
     memoryview: _reduced_view,
     np.bytes_: _reduced_text,
     np.str_: _reduced_text,
+    np.ndarray: reduced_array,
 }
 """The reducers of `pickler` beside cloudpickle's; that of tensors is added once torch is imported."""
 

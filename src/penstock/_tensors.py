@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._strides import copied_with_strides
+
 if TYPE_CHECKING:
     import types
 
@@ -205,7 +207,7 @@ def tensor_layout(tensor: "torch.Tensor") -> tuple[int, tuple[int, ...], tuple[i
 
 
 def copied_tensor(tensor: "torch.Tensor", memo: dict[int, Any]) -> object:
-    """Return a tensor with the same values in new memory, of the same dtype, class and order of axes.
+    """Return a tensor with the same values in new memory, of the same dtype, class and strides.
 
     Args:
         tensor: any tensor.
@@ -215,7 +217,10 @@ def copied_tensor(tensor: "torch.Tensor", memo: dict[int, Any]) -> object:
         return copy.deepcopy(tensor, memo)
     if tensor.requires_grad and tensor.is_leaf:  # a clone would pass gradients on to it
         return copy.deepcopy(tensor, memo) if tensor.grad is not None else tensor.detach().clone().requires_grad_()
-    return tensor.clone()
+    array = array_of(tensor)
+    if array is None or array.flags.c_contiguous or memory_order(array):
+        return tensor.clone()
+    return tensor_of(copied_with_strides(array), dtype_name(tensor))
 
 
 def memory_order(array: NDArray[Any]) -> tuple[int, ...] | None:
@@ -242,6 +247,11 @@ def arrays_of(tensors: Sequence[Any]) -> list[NDArray[Any]] | None:
         return [tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):
         return None
+
+
+def tensor_of(array: NDArray[Any], name: str) -> "torch.Tensor":
+    """Return a tensor over the memory of an array of `array_of`, with its strides; over a copy if that is read-only."""
+    return tensors_over([array if array.flags.writeable else copied_with_strides(array)], name)[0]
 
 
 def tensors_over(arrays: Iterable[NDArray[Any]], name: str) -> "list[torch.Tensor]":

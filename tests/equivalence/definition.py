@@ -10,6 +10,7 @@ from penstock._graph._apply import Context
 from penstock._graph._evaluate import element_at
 from penstock._graph._length import is_endless, length
 from penstock._streaming._in_order import elements, in_order
+from penstock._tensors import memory_order
 from penstock.errors import GraphError
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 
@@ -71,14 +72,17 @@ def raised(found: list[Any]) -> bool:
 
 
 def digest(element: Any) -> Any:
-    """Return a value that is equal only for elements of the same structure, types, dtypes, shapes and bytes."""
+    """Return a value that is equal only for elements of the same structure, types, dtypes, shapes and bytes.
+
+    The bytes of arrays are in the same order in memory, too, unless there are gaps between them.
+    """
     if is_dict(element):
         return {"dict": [(key, digest(value)) for key, value in element.items()]}
     if is_list_or_tuple(element):
         return (type(element), [digest(value) for value in element])
     if is_numpy(element):
         array = as_array(element)
-        return (type(element), array.dtype.str, array.shape, array.tobytes())
+        return (type(element), array.dtype.str, array.shape, array.tobytes(), memory_order(array))
     return (type(element), element)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import penstock as ps
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
-from tests.trees import is_array, leaves_of
+from tests.trees import is_array, leaves_of, map_leaves
 
 
 def add_one(element: Any) -> Any:
@@ -70,6 +70,24 @@ def writes_or_fails(element: Any) -> Any:
     if fails:
         raise ValueError("corrupt")
     return element
+
+
+def turned(element: Any) -> Any:
+    """Return an element with its arrays in another order in memory, and a number that follows from the order before."""
+    steps = [
+        step * (1 + axis)
+        for leaf in leaves_of(element)
+        if is_array(leaf)
+        for axis, (step, length) in enumerate(zip(leaf.strides, leaf.shape, strict=True))
+        if length > 1
+    ]
+    return {"element": map_leaves(_turned, element), "steps": sum(steps)}
+
+
+def _turned(leaf: Any) -> Any:
+    if not is_array(leaf) or not leaf.ndim:
+        return leaf
+    return leaf[::-1].copy()[::-1] if leaf.ndim == 1 else np.asfortranarray(leaf)
 
 
 def totals(elements: list[Any]) -> Any:

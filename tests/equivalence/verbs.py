@@ -30,6 +30,7 @@ from tests.equivalence.functions import (
     keeps_two_of_three,
     size_of,
     totals,
+    turned,
     twice,
     weight_of,
     with_origin,
@@ -150,6 +151,7 @@ VERBS: Final[Mapping[str, Mapping[str, Form]]] = {
     },
     "map": {
         "": lambda d, _: d.map(add_one),
+        "turned": lambda d, _: d.map(turned),
         "skip": lambda d, pick: d.map(pick((fails_sometimes, writes_or_fails)), on_error="skip"),
         "substitute": lambda d, _: d.map(fails_sometimes, on_error=ps.Substitute(attempts=64)),
     },

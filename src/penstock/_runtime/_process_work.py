@@ -46,7 +46,7 @@ from penstock._runtime._policy import BLOCKS, SLOTS
 from penstock._runtime._processors import CpuThrottle, Stopwatch, shared_processors
 from penstock._runtime._room import Offers, Room
 from penstock._runtime._sent_batches import RunWriter, WrittenRun, written
-from penstock._runtime._shared_values import apart, contiguous, read, write
+from penstock._runtime._shared_values import apart, read, write
 from penstock._runtime._worker_processes import Inherited, Prepared, SharedDescriptors, answer_with_stack
 from penstock.batching import LayoutMismatchError
 from penstock.errors import InternalError, UsageError, WorkerError
@@ -535,17 +535,13 @@ class _MergedMemory:
         write(pickled, self._region, start)
         return start, start + pickled.nbytes
 
-    def add_batch(self, batch: Element) -> _Place:
-        """Write a batch that isn't written in place."""
-        return self.add(contiguous(batch))
-
 
 class _WrittenBatches:
     """The merged batches of a job, each written when it is made, so that a process has one batch at a time."""
 
     def __init__(self, region: Region, steps: int) -> None:
         self._memory = memory = _MergedMemory(region, steps)
-        self._runs: RunWriter[_Place] = RunWriter(Room(region, memory.take, Offers()), steps, memory.add_batch)
+        self._runs: RunWriter[_Place] = RunWriter(Room(region, memory.take, Offers()), steps, memory.add)
 
     def add(self, batch: Element) -> None:
         """Write the next batch."""

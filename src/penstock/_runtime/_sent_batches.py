@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock._graph import Element
 from penstock._memory import Lease, Region, aligned
 from penstock._runtime._room import Room
-from penstock._runtime._shared_values import contiguous
+from penstock._strides import copied_with_strides
 from penstock._tensors import array_of, dtype_name, is_tensor, memory_order, tensors_over
 
 _KINDS: Final = "biufc"
@@ -105,7 +105,7 @@ def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
     if column.ndim == 1:  # of tensors without axes
         return list(map(np.array, column))
     is_copied = column[0].nbytes <= copied_bytes
-    return [array.copy("K") for array in column] if is_copied else list(column)
+    return [copied_with_strides(array) for array in column] if is_copied else list(column)
 
 
 class _Writer:
@@ -119,9 +119,8 @@ class _Writer:
         self._room = room
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
-        self._kinds = list(map(_kind, _leaves(batch)))
-        self._orders = [memory_order(array) for array in arrays]
-        _, self._shape, self._dtype = self._kinds[0]
+        self._kinds = list(map(_kind, _leaves(batch), arrays))
+        _, self._shape, self._dtype, self._strides = self._kinds[0]
         # Not a bound method: it would refer to this object, and the memory would stay mapped until Python's collector.
         self._write = _Writer._write_array if self._type is np.ndarray else _Writer._write_leaves
         self._ended: list[tuple[int, int]] = []  # the runs before the current one: their batches, and their starts
@@ -136,7 +135,7 @@ class _Writer:
         # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
         if type(batch) is not np.ndarray or batch.dtype is not self._dtype or batch.shape != self._shape:
             return False
-        if _is_read_only_or_fortran(batch):
+        if batch.strides != self._strides or not batch.flags.writeable:
             return False
         number = self._count
         if number == self._most:
@@ -167,12 +166,12 @@ class _Writer:
         if len(leaves) != len(self._kinds):
             return None
         arrays: list[NDArray[Any]] = []
-        for leaf, (kind, shape, dtype), order in zip(leaves, self._kinds, self._orders, strict=True):
+        for leaf, (kind, shape, dtype, strides) in zip(leaves, self._kinds, strict=True):
             given: Any = leaf
             if type(leaf) is not kind or given.dtype is not dtype or given.shape != shape:
                 return None
             array: NDArray[Any] | None = given if kind is np.ndarray else array_of(given)
-            if array is None or (_is_read_only_or_fortran(array) if array is given else memory_order(array) != order):
+            if array is None or array.strides != strides or not array.flags.writeable:
                 return None
             arrays.append(array)
         return arrays
@@ -236,7 +235,7 @@ class RunWriter(Generic[AnyRun]):
 
 def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
     """Write `count` batches into the room, each when it has been made; return what is sent of them."""
-    writer: RunWriter[list[Element]] = RunWriter(room, count, lambda batch: [contiguous(batch)])
+    writer: RunWriter[list[Element]] = RunWriter(room, count, lambda batch: [batch])
     made = iter(batches)
     for _ in range(count):
         writer.add(next(made))
@@ -289,18 +288,12 @@ def _repeats(leaves: Sequence[Any]) -> bool:
 
 
 def is_plain(array: NDArray[Any]) -> bool:
-    """Return whether nothing is lost if only the array's shape, dtype and bytes are sent."""
+    """Return whether nothing but gaps is lost if only the array's shape, dtype, strides and bytes are sent."""
     dtype = array.dtype
     # Another package's dtype may have the text of one of NumPy's.
     if dtype.kind not in _KINDS or dtype.isbuiltin != 1 or not dtype.isnative or dtype.metadata is not None:
         return False
-    return array.ndim > 0 and not _is_read_only_or_fortran(array)
-
-
-def _is_read_only_or_fortran(array: NDArray[Any]) -> bool:
-    """Return whether an array would lose what a pickle keeps: that it is read-only, or in the order of Fortran."""
-    flags = array.flags
-    return not flags.writeable or flags.fnc
+    return array.ndim > 0 and array.flags.writeable
 
 
 def _form(batch: Element, arrays: _Arrays) -> _Form:
@@ -308,17 +301,19 @@ def _form(batch: Element, arrays: _Arrays) -> _Form:
     end = 0
     for leaf, array in zip(_leaves(batch), arrays, strict=True):
         name = "" if leaf is array else dtype_name(leaf)
-        strides = array.strides if name and memory_order(array) else _strides_in_order(array)
-        leaves.append(_Leaf(array.shape, array.dtype.str, strides, end, name))
+        leaves.append(_Leaf(array.shape, array.dtype.str, sent_strides(array), end, name))
         end = aligned(end + array.nbytes)
     return _Form(_container(batch), _keys(batch), tuple(leaves), end)
 
 
-def _strides_in_order(array: NDArray[Any]) -> tuple[int, ...]:
+def sent_strides(array: NDArray[Any]) -> tuple[int, ...]:
+    """Return the strides that an array has where it arrives: its own if it has no gaps, or else those of C order."""
+    if array.flags.forc or memory_order(array):
+        return array.strides
     strides = [array.itemsize]
     for length in array.shape[:0:-1]:
         strides.append(strides[-1] * length)
-    return tuple(strides[: array.ndim][::-1])
+    return tuple(strides[::-1])
 
 
 def _container(batch: object) -> type[object] | None:
@@ -326,9 +321,10 @@ def _container(batch: object) -> type[object] | None:
     return container if container in {dict, list, tuple} else None
 
 
-def _kind(leaf: object) -> tuple[type[object], tuple[int, ...], Any]:
+def _kind(leaf: object, array: NDArray[Any]) -> tuple[type[object], tuple[int, ...], Any, tuple[int, ...]]:
+    """Return the type, the shape and the dtype of an array or tensor, and the strides of its array, in bytes."""
     given: Any = leaf
-    return type(leaf), given.shape, given.dtype
+    return type(leaf), given.shape, given.dtype, array.strides
 
 
 def _keys(batch: object) -> tuple[object, ...]:

@@ -20,8 +20,9 @@ from penstock._graph import Element
 from penstock._memory import Lease, Region
 from penstock._pickles import Apart
 from penstock._runtime._room import Room
-from penstock._runtime._sent_batches import is_plain
+from penstock._runtime._sent_batches import is_plain, sent_strides
 from penstock._runtime._shared_values import apart
+from penstock._strides import copied_with_strides
 from penstock._tree import map_leaves
 from penstock.errors import UsageError
 
@@ -42,6 +43,7 @@ class _Place(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...]
     start_bytes: int
 
 
@@ -108,12 +110,13 @@ class _Writer:
 
     def _written(self, array: NDArray[Any]) -> _Place:
         offered, array_bytes = self._offered, array.nbytes
-        is_there = offered is not None and array.flags.c_contiguous and _address(array) == self._address
+        strides = sent_strides(array)
+        is_there = offered is not None and array.strides == strides and _address(array) == self._address
         if offered is not None and (is_there or (array_bytes == self._offered_bytes and self._room.offers.is_free)):
             start_bytes, self._offered = offered, None
         else:
             start_bytes = self._room.take(array_bytes)
-        place = _Place(array.shape, array.dtype.str, start_bytes)
+        place = _Place(array.shape, array.dtype.str, strides, start_bytes)
         if not is_there:
             _array(self._room.memory, place)[...] = array
         return place
@@ -133,7 +136,7 @@ def received_elements(sent: Iterable[ArrivedElements], memory: Lease, copied_byt
             continue
         rest, places = each
         arrays = [_array(memory, place) for place in places]
-        arrays = [array.copy() if array.nbytes <= copied_bytes else array for array in arrays]
+        arrays = [copied_with_strides(array) if array.nbytes <= copied_bytes else array for array in arrays]
         yield map_leaves(partial(_filled, arrays), rest)
 
 
@@ -142,7 +145,7 @@ def _filled(arrays: list[NDArray[Any]], leaf: object) -> object:
 
 
 def _array(memory: Region | Lease, place: _Place) -> NDArray[Any]:
-    return np.ndarray(place.shape, place.dtype, cast("memoryview", memory), place.start_bytes)
+    return np.ndarray(place.shape, place.dtype, cast("memoryview", memory), place.start_bytes, place.strides)
 
 
 def _address(array: NDArray[Any]) -> int:

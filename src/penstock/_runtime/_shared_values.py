@@ -5,7 +5,6 @@ A pickle is written with the data of its arrays beside it, so a reader can use t
 
 import pickle
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from mmap import mmap
@@ -21,7 +20,6 @@ from penstock._pickles import Apart, Part, Pickled, dump, load, pickler, stream_
 from penstock._plan import Plan
 from penstock._processes import missing, modules_of, naming, unimportable
 from penstock._runtime._policy import SCANNED_BYTES
-from penstock._tree import map_leaves
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,19 +64,6 @@ def in_parts(pickled: Pickled, least_bytes: int) -> tuple[Part, ...]:
 def apart(elements: list[Element]) -> list[Element] | Apart:
     """Return elements that are pickled together so that the reader gets a list of which no two share memory."""
     return elements if len(elements) < 2 or have_own_objects(elements) else Apart(elements)
-
-
-def contiguous(batch: Element) -> Element:
-    """Return a batch whose arrays pickle can leave outside its stream, as it does with contiguous ones alone."""
-    with suppress(UsageError):  # its type can't be built of other leaves
-        return map_leaves(_contiguous_leaf, batch)
-    return batch
-
-
-def _contiguous_leaf(leaf: object) -> object:
-    if type(leaf) is not np.ndarray or leaf.flags.forc or leaf.dtype.hasobject:
-        return leaf
-    return leaf.copy("C")  # the order in which pickle would write it
 
 
 def read(memory: Region | Lease | mmap, place: slice, copied_bytes: int) -> object:
@@ -157,7 +142,7 @@ def _culprit(node: Node) -> str:
 def _packed(value: object) -> Pickled:
     dumps = pickler().dumps
     with Caught(Exception) as caught:
-        made = dump(value, dumps)
+        made = dump(value) if dumps is pickle.dumps else dump(value, dumps)
         if dumps is pickle.dumps and (unknown := missing(bytes(made.pieces[0][1]))):
             raise pickle.PicklingError(unknown)
         return made

@@ -94,7 +94,7 @@ def _parts(leaf: JoinedDocuments) -> list[NDArray[Any]]:
 def joined(elements: Sequence[Element]) -> JoinedElements | None:
     """Return elements that are arrays of one axis, or dicts of such arrays and other leaves, joined; None for others.
 
-    Elements that have an array twice are not joined.
+    Elements that have an array twice are not joined, and neither are arrays with gaps, which would lose them.
 
     Example:
         >>> found = joined([{"x": np.arange(2), "y": 3}, {"x": np.arange(1), "y": 4}])
@@ -130,7 +130,7 @@ def _joined_leaf(column: list[Any]) -> Leaf:
     dtype: np.dtype[Any] = column[0].dtype
     if dtype.kind not in _KINDS or not dtype.isnative or dtype.metadata is not None:
         return column
-    if any(array.dtype is not dtype or array.ndim != 1 for array in column):
+    if any(array.dtype is not dtype or array.ndim != 1 or not array.flags.c_contiguous for array in column):
         return column
     return JoinedDocuments(np.concatenate(column), np.cumsum([0, *map(len, column)]))
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import pickled_for_processes
+from penstock._strides import copied_with_strides
 from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten, unflatten_each
 from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, kind_of, values_of, write_value
 from penstock.batching._merge import Batch, Column, new_array, stack
@@ -147,11 +148,13 @@ def cut(structure: Structure, columns: Sequence[Column], bounds: Sequence[int], 
 def copied(leaf: Column, max_bytes: int) -> Column:
     """Return a copy of an array of at most `max_bytes`, and any other column unchanged.
 
-    The order of axes stays, and so do the bytes between the fields of a structured dtype and the flag for writes.
+    The strides stay, and so do the bytes between the fields of a structured dtype and the flag for writes.
     """
     if not is_array(leaf) or leaf.nbytes > max_bytes:
         return leaf
-    made = leaf.copy("K") if leaf.dtype.names is None or leaf.dtype.hasobject else _copied_bytes(leaf)
+    if leaf.dtype.names is None or leaf.dtype.hasobject:
+        return copied_with_strides(leaf)
+    made = _copied_bytes(leaf)
     if not leaf.flags.writeable:
         made.flags.writeable = False
     return made

@@ -31,7 +31,7 @@ from penstock._runtime import Runtime
 from penstock._runtime._isolated_helper import BatchReport, CrashingRows, RunSteps, described_rows, note_rows
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._sent_blocks import SentBlock
-from penstock._runtime._shared_values import apart, contiguous, in_parts
+from penstock._runtime._shared_values import apart, in_parts
 from penstock._streaming import InputRange
 from penstock.ray._sent import Failed, Sent, failed, received
 
@@ -221,7 +221,7 @@ class _Opened:
         reports: list[BatchReport] = []
         with Caught(Exception) as caught:
             for batch in self._each(work) if careful is None else self._each_with_care(work, careful):
-                batches.append(contiguous(batch))
+                batches.append(batch)
                 reports.append(BatchReport(None, *self._recorder.taken(), crashing_rows=described_rows(rows, known)))
                 known = len(rows)
         is_whole = caught.error is None and not rows

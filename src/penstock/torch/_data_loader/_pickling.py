@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
-from penstock._pickles import pickler, reduced_tensor
+from penstock._pickles import pickler, reduced_array, reduced_tensor
 from penstock._processes import missing, unimportable
 from penstock._tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 from penstock.torch._data_loader._mapped_memory import MappedFile, ProcessMaps
@@ -185,7 +185,7 @@ def _reduced(tensor: "torch.Tensor") -> object:
 
 def _reduced_array(array: "np.ndarray[Any, Any]") -> object:
     """Reduce an array; one that is read-only as a copy, since it is writable where torch's loader sends it."""
-    return (array if array.flags.writeable else array.copy()).__reduce_ex__(_PROTOCOL)
+    return reduced_array(array if array.flags.writeable else array.copy("K"))
 
 
 def _by_torch(value: object) -> object:

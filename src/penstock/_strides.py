@@ -1,0 +1,109 @@
+"""Arrays with the strides of others: the items of an array in one piece, and new arrays with its strides.
+
+Some functions depend on the strides: a sum of equal values may have other last bits if these are in another order in
+memory, and `ravel(order="K")` has another order. So an array that a dataset copies, keeps or sends has its strides
+again where a function may follow. An array in C order needs nothing of this.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ALL: Final = slice(None)
+_BACKWARDS: Final = slice(None, None, -1)
+_FIRST: Final = slice(1)
+
+
+def in_one_piece(array: "NDArray[Any]") -> "NDArray[np.uint8]":
+    """Return the bytes of an array's items in the order of its memory, repeated ones once; a view if it has no gaps.
+
+    They are read-only if the array is.
+    """
+    raw: NDArray[np.uint8] = np.ascontiguousarray(_in_memory_order(array)).reshape(-1).view(np.uint8)
+    raw.flags.writeable = array.flags.writeable
+    return raw
+
+
+def with_strides(
+    raw: "NDArray[np.uint8]", dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]
+) -> "NDArray[Any]":
+    """Return an array with strides, of bytes from `in_one_piece`: over these if it has no gaps.
+
+    It is read-only if they are.
+
+    Example:
+        >>> array = np.arange(6).reshape(2, 3).T
+        >>> with_strides(in_one_piece(array), array.dtype, array.shape, array.strides).strides == array.strides
+        True
+    """
+    start, size = span_of(dtype, shape, strides)
+    if size == raw.nbytes:
+        over: NDArray[Any] = np.ndarray(shape, dtype, raw, start, strides)
+        if _in_memory_order(over).flags.c_contiguous:
+            return over
+    made = _new(dtype, shape, strides)
+    _fill(made, raw)
+    made.flags.writeable = raw.flags.writeable
+    return made
+
+
+def span_of(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Return the place of the first item in the memory of an array, which isn't empty, and the size of this memory."""
+    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return -sum(each for each in reach if each < 0), dtype.itemsize + sum(map(abs, reach))
+
+
+def new_memory(size_bytes: int) -> "NDArray[np.uint8]":
+    """Return memory for arrays that share it."""
+    return np.zeros(size_bytes, np.uint8)
+
+
+def written_into(
+    memory: "NDArray[np.uint8]",
+    start: int,
+    raw: "NDArray[np.uint8]",
+    dtype: "np.dtype[Any]",
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> "NDArray[Any]":
+    """Return an array with strides over memory, of bytes from `in_one_piece`, whose first item is at `start`."""
+    array: NDArray[Any] = np.ndarray(shape, dtype, memory, start, strides)
+    _fill(array, raw)
+    array.flags.writeable = raw.flags.writeable
+    return array
+
+
+def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return a copy of an array with its strides, which is read-only if the array is.
+
+    The copy of an array of objects, and of a subclass, has no gaps.
+    """
+    flags = array.flags
+    is_plain = type(array) is np.ndarray and not array.dtype.hasobject
+    made = array.copy("K") if flags.forc or not is_plain else None
+    if made is None or (made.strides != array.strides and made.size and is_plain):  # those of single items may differ
+        made = _new(array.dtype, array.shape, array.strides)
+        _in_memory_order(made)[...] = _in_memory_order(array)
+    if not flags.writeable:
+        made.flags.writeable = False
+    return made
+
+
+def _in_memory_order(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return a view of an array without repetitions, whose strides fall from axis to axis and aren't negative."""
+    parts = [_BACKWARDS if stride < 0 else _ALL if stride else _FIRST for stride in array.strides]
+    forwards = array[(*parts, ...)]
+    return forwards.transpose(sorted(range(forwards.ndim), key=lambda axis: -forwards.strides[axis]))
+
+
+def _fill(array: "NDArray[Any]", raw: "NDArray[np.uint8]") -> None:
+    ordered = _in_memory_order(array)
+    ordered[...] = raw.view(array.dtype).reshape(ordered.shape)
+
+
+def _new(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> "NDArray[Any]":
+    start, size = span_of(dtype, shape, strides)
+    return np.ndarray(shape, dtype, np.empty(size, np.uint8), start, strides)
