@@ -39,11 +39,9 @@ def with_strides(
         >>> with_strides(in_one_piece(array), array.dtype, array.shape, array.strides).strides == array.strides
         True
     """
-    start, size = span_of(dtype, shape, strides)
-    if size == raw.nbytes:
-        over: NDArray[Any] = np.ndarray(shape, dtype, raw, start, strides)
-        if _in_memory_order(over).flags.c_contiguous:
-            return over
+    if _has_no_gaps(dtype, shape, strides):
+        start, _ = span_of(dtype, shape, strides)
+        return np.ndarray(shape, dtype, raw, start, strides)
     made = _new(dtype, shape, strides)
     _fill(made, raw)
     made.flags.writeable = raw.flags.writeable
@@ -97,6 +95,17 @@ def _in_memory_order(array: "NDArray[Any]") -> "NDArray[Any]":
     parts = [_BACKWARDS if stride < 0 else _ALL if stride else _FIRST for stride in array.strides]
     forwards = array[(*parts, ...)]
     return forwards.transpose(sorted(range(forwards.ndim), key=lambda axis: -forwards.strides[axis]))
+
+
+def _has_no_gaps(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the items of an array, which isn't empty, fill its memory, each in a place of its own."""
+    filled = dtype.itemsize
+    for stride, length in sorted(zip(map(abs, strides), shape, strict=True)):
+        if length != 1 and stride:
+            if stride != filled:
+                return False
+            filled *= length
+    return filled > 0
 
 
 def _fill(array: "NDArray[Any]", raw: "NDArray[np.uint8]") -> None:

@@ -12,6 +12,7 @@ import penstock as ps
 from tests.equivalence.combinations import INLINE, THREADS, check_combinations, check_resume
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digests, epoch_of
+from tests.equivalence.functions import as_frames
 from tests.equivalence.graphs import described
 from tests.equivalence.verbs import FORMS, VERBS, RefusedError, first, put
 from tests.profiles import IS_LONG
@@ -56,6 +57,15 @@ def test_pairs_in_processes_equal_the_definition() -> None:
     with ps.Loader(numbers(), num_workers=1, workers="processes") as owner:
         next(iter(owner))
         check_combinations(PAIRS[3::61], numbers(), INLINE, {"workers": owner})
+
+
+def test_each_verb_keeps_the_strides_of_arrays() -> None:
+    """A function above it that depends on them gives the same by the definition, inline and in processes."""
+    rows = numbers().map(as_frames)
+    forms = [("map turned", name, "map turned") for name in FORMS]
+    with ps.Loader(rows, num_workers=1, workers="processes") as owner:
+        next(iter(owner))
+        check_combinations(forms, rows, INLINE, {"workers": owner})
 
 
 def test_isolated_pairs_equal_the_definition() -> None:

@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,13 @@ def test_a_torn_end_costs_only_its_elements(scratch: Path, written: tuple[str, b
     assert counts == sorted(counts)
     assert (counts[0], len(found_in(scratch, name, data))) == (0, len(ELEMENTS))
     assert found_in(scratch, name, data[:-1]) == set(range(7))
+
+
+def test_a_file_of_another_version_has_no_elements(scratch: Path, written: tuple[str, bytes]) -> None:
+    """Its elements are computed again: they were stored in another form."""
+    name, data = written
+    head = data[:8] + struct.pack("<I", struct.unpack_from("<I", data, 8)[0] - 1) + data[12:44]
+    assert not found_in(scratch, name, head + struct.pack("<I", zlib.crc32(head)) + data[48:])
 
 
 @given(data=st.data())

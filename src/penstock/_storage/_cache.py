@@ -8,7 +8,7 @@ VLDB 2021.
 Guarantees of `MemoryCache`:
   - Any thread may call any method. For each key the first element is kept; later ones change nothing.
   - Elements are kept as bytes (`_encode`), which no caller can change: `put` copies an element, and every `get` returns
-    a new one, whose arrays are writable.
+    a new one.
   - The bytes of the elements, with the cost of their entries in a dict, never exceed the limit.
   - A forked child begins with its parent's elements, and is independent from then on. A pickled copy is empty.
 """

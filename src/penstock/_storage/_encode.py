@@ -9,23 +9,30 @@ tuples are containers; arrays and scalars of NumPy, bytes, str, int, float, bool
 other objects, among them dataclasses and subclasses of the above, are pickled as leaves. Decoding these may run any
 code, so the bytes must come from a source that you would import code from.
 
-A decoded array is in C order and owns its memory. Arrays and scalars keep their dtype with its byte order.
+A function that gets a decoded element gives what it gives for the encoded one. Arrays and scalars keep their dtype with
+its byte order. An array that isn't in C order keeps its strides, and one that is read-only stays so. An element is
+pickled as a whole if an object is in several places of it, or if some of its arrays share memory: a write to one of
+them is a write to the others.
 """
 
 import ast
 import functools
 import json
+import math
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
-from penstock._pickles import dumps, plain_text
-from penstock._tree import Element, Structure, flatten, unflatten
+from penstock._independent import shared_within
+from penstock._pickles import dumps, dumps_sharing, plain_text
+from penstock._strides import in_one_piece, with_strides
+from penstock._tree import LEAF, Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
 Part: TypeAlias = bytes | memoryview
@@ -61,15 +68,19 @@ def encode(element: Element) -> bytes:
         >>> decode(encode({"image": (1, b"ab"), "label": None}))
         {'image': (1, b'ab'), 'label': None}
     """
-    leaves, structure = flatten(element, _is_leaf)
     parts: list[Part] = [b""]
+    shared = shared_within(element)
+    if shared is not None:
+        form = _put_pickled(element, parts, partial(dumps_sharing, groups=shared))
+        return b"".join([_text(LEAF, (form,)), *parts])
+    leaves, structure = flatten(element, _is_leaf)
     forms = tuple([_put(leaf, parts) for leaf in leaves])
     parts[0] = _text(structure, forms)
     return b"".join(parts)
 
 
 def decode(data: bytes) -> Element:
-    """Return the element of bytes from `encode`; its arrays are new and writable.
+    """Return the element of bytes from `encode`; its arrays are new, and writable unless they were read-only.
 
     Example:
         >>> decode(encode([1, "a"]))
@@ -109,11 +120,16 @@ def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
     described = _described(array.dtype)
     if described is None:
         return _put_pickled(array, parts)
+    flags = array.flags
+    if not flags.c_contiguous or not flags.writeable:
+        parts.append(_view_head(array.ndim).pack(*array.shape, *array.strides, flags.writeable))
+        parts.append(in_one_piece(array).data)
+        return Form("view", described, array.ndim)
     parts.append(struct.pack(f"<{array.ndim}Q", *array.shape))
     if array.nbytes < _WITHOUT_COPY_BYTES:
         parts.append(array.tobytes())
     else:
-        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        parts.append(array.reshape(-1).view(np.uint8).data)
     return Form("array", described, array.ndim)
 
 
@@ -166,11 +182,11 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
+def _decoded(data: memoryview) -> str:
+    return str(data, "utf-8", "surrogatepass")
 
 
-def _put_pickled(leaf: object, parts: list[Part]) -> Form:
+def _put_pickled(leaf: object, parts: list[Part], dumps: Callable[[object], bytes] = dumps) -> Form:
     try:
         data = dumps(leaf)
     except Exception as error:
@@ -199,10 +215,10 @@ _PUTS: Final[dict[type, _Put]] = {
     np.str_: _put_numpy_text,
 }
 _NUMBERS: Final = {"int": _INTEGER, "float": _FLOAT, "bool": _BOOL}
-_READERS: Final[dict[str, Callable[[bytes], object]]] = {
+_READERS: Final[dict[str, Callable[[memoryview], object]]] = {
     "bytes": bytes,
     "str": _decoded,
-    "numpy bytes": np.bytes_,
+    "numpy bytes": lambda data: np.bytes_(bytes(data)),
     "numpy str": lambda data: np.str_(_decoded(data)),
     "big int": lambda data: int.from_bytes(data, "little", signed=True),
     "pickle": pickle.loads,
@@ -213,15 +229,17 @@ def _take_of(form: Form) -> Take:
     """Return the function that reads a leaf of this form."""
     match form.name:
         case "array":
-            return functools.partial(_take_array, _dtype(form.dtype), struct.Struct(f"<{form.axes}Q"))
+            return partial(_take_array, _dtype(form.dtype), struct.Struct(f"<{form.axes}Q"))
+        case "view":
+            return partial(_take_view, _dtype(form.dtype), form.axes)
         case "scalar":
-            return functools.partial(_take_scalar, _dtype(form.dtype))
+            return partial(_take_scalar, _dtype(form.dtype))
         case "None":
             return _take_none
         case name if name in _NUMBERS:
-            return functools.partial(_take_number, _NUMBERS[name])
+            return partial(_take_number, _NUMBERS[name])
         case name:
-            return functools.partial(_take_sized, _READERS[name])
+            return partial(_take_sized, _READERS[name])
 
 
 def _take_array(dtype: np.dtype[Any], lengths: struct.Struct, data: bytes, start: int) -> tuple[object, int]:
@@ -229,6 +247,24 @@ def _take_array(dtype: np.dtype[Any], lengths: struct.Struct, data: bytes, start
     start += lengths.size
     array: NDArray[Any] = np.ndarray(shape, dtype, data, start)
     return array.copy(), start + array.nbytes
+
+
+def _take_view(dtype: np.dtype[Any], axes: int, data: bytes, start: int) -> tuple[object, int]:
+    """Read an array with strides of its own, or one that is read-only."""
+    head = _view_head(axes)
+    *numbers, is_writable = head.unpack_from(data, start)
+    shape, strides = tuple(numbers[:axes]), tuple(numbers[axes:])
+    start += head.size
+    stored = [length if stride else min(length, 1) for length, stride in zip(shape, strides, strict=True)]
+    raw: NDArray[np.uint8] = np.ndarray(math.prod(stored) * dtype.itemsize, np.uint8, data, start).copy()
+    raw.flags.writeable = is_writable
+    return with_strides(raw, dtype, shape, strides), start + raw.nbytes
+
+
+@functools.lru_cache(maxsize=64)
+def _view_head(axes: int) -> struct.Struct:
+    """Return the format of the shape and the strides of an array, and of whether it can be written to."""
+    return struct.Struct(f"<{axes}Q{axes}q?")
 
 
 def _take_scalar(dtype: np.dtype[Any], data: bytes, start: int) -> tuple[object, int]:
@@ -240,10 +276,10 @@ def _take_number(form: struct.Struct, data: bytes, start: int) -> tuple[object, 
     return form.unpack_from(data, start)[0], start + form.size
 
 
-def _take_sized(reader: Callable[[bytes], object], data: bytes, start: int) -> tuple[object, int]:
+def _take_sized(reader: Callable[[memoryview], object], data: bytes, start: int) -> tuple[object, int]:
     (length,) = _LENGTH.unpack_from(data, start)
     start += _LENGTH.size
-    return reader(data[start : start + length]), start + length
+    return reader(memoryview(data)[start : start + length]), start + length
 
 
 def _take_none(data: bytes, start: int) -> tuple[object, int]:
