@@ -25,7 +25,15 @@ import numpy as np
 from penstock._caught import Caught
 from penstock._memory import aligned
 from penstock._module_search import ModuleSearch
-from penstock._strides import in_one_piece, new_memory, span_of, with_strides, written_into
+from penstock._strides import (
+    in_one_piece,
+    is_spread,
+    new_memory,
+    span_of,
+    with_strides,
+    without_wide_gaps,
+    written_into,
+)
 from penstock._tensors import (
     array_of,
     dtype_name,
@@ -99,7 +107,7 @@ def _reduced_text(scalar: object) -> _Reduced:
 
 
 def reduced_array(array: "NDArray[Any]") -> _Reduced:
-    """Reduce an array so that it has its strides and its byte order in another process.
+    """Reduce an array so that it has its strides and its byte order in another process; wide gaps are left out.
 
     NumPy does so with an array in C order; an array of objects, which has no gaps in a pickle, is left to it, too.
     """
@@ -109,8 +117,9 @@ def reduced_array(array: "NDArray[Any]") -> _Reduced:
         return cast("_Reduced", array.__reduce_ex__(pickle.HIGHEST_PROTOCOL))
     if not dtype.itemsize:  # texts without characters
         return np.ndarray, (array.shape, dtype)
+    array = without_wide_gaps(array)
     raw = in_one_piece(array)
-    if is_in_c_order:
+    if array.flags.c_contiguous:
         return _array_of, (raw, dtype, array.shape)
     return with_strides, (raw, dtype, array.shape, array.strides)
 
@@ -159,7 +168,10 @@ class _SharingPickler(_Pickler):
         first = min((start - before for start, (before, _) in zip(starts, spans, strict=True)), default=0)
         first -= first % _ALIGNED_BYTES  # so that the items stay aligned
         ends = [start - before + size for start, (before, size) in zip(starts, spans, strict=True)]
-        memory = _Memory(max(ends, default=0) - first)
+        size_bytes = max(ends, default=0) - first
+        if is_spread(size_bytes, sum(array.nbytes for array in arrays)):
+            return []
+        memory = _Memory(size_bytes)
         for array, start in zip(arrays, starts, strict=True):
             place = memory, start - first, in_one_piece(array), array.dtype, array.shape, array.strides
             self._reduced[id(array)] = written_into, place

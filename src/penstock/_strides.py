@@ -2,7 +2,8 @@
 
 Some functions depend on the strides: a sum of equal values may have other last bits if these are in another order in
 memory, and `ravel(order="K")` has another order. So an array that a dataset copies, keeps or sends has its strides
-again where a function may follow. An array in C order needs nothing of this.
+again where a function may follow. An array in C order needs nothing of this. One whose memory is mostly gaps, such as a
+column of a large table, loses them: a copy with these gaps may be larger than the machine's memory.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _ALL: Final = slice(None)
 _BACKWARDS: Final = slice(None, None, -1)
 _FIRST: Final = slice(1)
+_MAX_SPREAD: Final = 4  # times the bytes of the items
 
 
 def in_one_piece(array: "NDArray[Any]") -> "NDArray[np.uint8]":
@@ -48,6 +50,26 @@ def with_strides(
     return made
 
 
+def is_spread(memory_bytes: int, item_bytes: int) -> bool:
+    """Return whether most of some memory is gaps between the items."""
+    return memory_bytes > _MAX_SPREAD * item_bytes
+
+
+def without_wide_gaps(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return an array, or a copy without gaps if its memory is mostly gaps; it is read-only if the array is.
+
+    Example:
+        >>> table = np.zeros((1000, 10))
+        >>> without_wide_gaps(table[:, :5]).strides, without_wide_gaps(table[:, 0]).strides
+        ((80, 8), (8,))
+    """
+    if not array.size or not is_spread(span_of(array.dtype, array.shape, array.strides)[1], array.nbytes):
+        return array
+    made = array.copy("K")
+    made.flags.writeable = array.flags.writeable
+    return made
+
+
 def span_of(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
     """Return the place of the first item in the memory of an array, which isn't empty, and the size of this memory."""
     reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
@@ -77,9 +99,11 @@ def written_into(
 def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
     """Return a copy of an array with its strides, which is read-only if the array is.
 
-    The copy of an array of objects, and of a subclass, has no gaps.
+    The copy of an array of objects, of a subclass, and of an array that is mostly gaps, has no gaps.
     """
     flags = array.flags
+    if not flags.forc and (compact := without_wide_gaps(array)) is not array:
+        return compact
     is_plain = type(array) is np.ndarray and not array.dtype.hasobject
     made = array.copy("K") if flags.forc or not is_plain else None
     if made is None or (made.strides != array.strides and made.size and is_plain):  # those of single items may differ

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.errors import UsageError
+from penstock.testing import assert_same
 from tests.storage.caches import decode, encode
 
 DTYPES = st.one_of(
@@ -138,6 +139,18 @@ def test_a_write_to_one_part_is_seen_in_the_others(number: int) -> None:
         part_of(each)[-1] = 9
     assert repr(decoded) == repr(element)
     assert repr(decoded).count("9") > 1
+
+
+def test_wide_gaps_take_no_memory() -> None:
+    """A column of a large table, and two that share it, come back without the rest of the table, with their values."""
+    table = np.arange(40_000.0).reshape(1000, 40)
+    for element in (table[:, 3], [table[:, 0], table[:, 1]], {"x": table[::-1, 5], "y": table[::500]}):
+        found = decode(encode(element))
+        assert_same(found, element)
+        for array in found.values() if isinstance(found, dict) else [found] if isinstance(found, np.ndarray) else found:
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+        assert len(encode(element)) < 20_000
 
 
 def test_tensors_share_memory() -> None:

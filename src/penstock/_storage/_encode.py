@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from penstock._independent import shared_within
 from penstock._pickles import dumps, dumps_sharing, plain_text
-from penstock._strides import in_one_piece, with_strides
+from penstock._strides import in_one_piece, with_strides, without_wide_gaps
 from penstock._tree import LEAF, Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
@@ -120,6 +120,8 @@ def _put_array(array: NDArray[Any], parts: list[Part]) -> Form:
     described = _described(array.dtype)
     if described is None:
         return _put_pickled(array, parts)
+    if not array.flags.c_contiguous:
+        array = without_wide_gaps(array)
     flags = array.flags
     if not flags.c_contiguous or not flags.writeable:
         parts.append(_view_head(array.ndim).pack(*array.shape, *array.strides, flags.writeable))
