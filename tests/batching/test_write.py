@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.batching import Batch, Layout, LayoutMismatchError, Merge, fast_stack, layout_of, stack, write_rows
 from penstock.errors import UsageError
-from tests.batching.strategies import PADDED, element_lists, formed, numbered, odd_lists
+from tests.batching.strategies import PADDED, element_lists, formed, numbered, odd_lists, with_zeros_between_fields
 from tests.trees import Element, assert_same, structure_of
 
 
@@ -126,6 +126,19 @@ def test_rows_between_unusual_ones_are_copied() -> None:
         formed(numbered(np.dtype("f4"), (3, 4), seed), "reversed" if seed % 3 else "plain") for seed in range(9)
     ]
     assert_same(stack(elements), fast_stack(elements))
+
+
+def test_many_small_batches_have_zeros_between_fields() -> None:
+    """They are copied out of the rows' memory, whole, into memory that was used before."""
+    rows = 40
+    elements = [numbered(PADDED, (3,), seed) for seed in range(rows)]
+    layout, expected = layout_of(elements[0]), with_zeros_between_fields(np.stack(elements))
+    columns = layout.columns(rows)
+    write_rows(layout, elements, columns, 0)
+    used = [np.full(2 * expected[0].nbytes, 0xA5, np.uint8) for _ in range(rows)]
+    del used
+    batches = layout.batches(columns, range(0, rows + 1, 2), copied_bytes=1 << 16)
+    assert b"".join(batch.tobytes() for batch in batches) == expected.tobytes()
 
 
 def test_rows_outside_the_block_stay() -> None:

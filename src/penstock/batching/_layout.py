@@ -178,7 +178,8 @@ def _parts(column: Column, bounds: Sequence[int], rows: int, copied_bytes: int) 
         batches = column[bounds[0] : bounds[-1]].reshape(len(bounds) - 1, rows, *column.shape[1:])
         # An iterator of NumPy's ends by an error, whose text it makes: a few microseconds.
         each = itertools.islice(batches, len(batches))
-        return list(map(np.ndarray.copy, each) if batches[0].nbytes <= copied_bytes else each)
+        copy = np.ndarray.copy if column.dtype.names is None else _copied_bytes
+        return list(map(copy, each) if batches[0].nbytes <= copied_bytes else each)
     if column is None or len(bounds) == 2:
         parts = [column] * (len(bounds) - 1)
     else:

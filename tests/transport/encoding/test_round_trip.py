@@ -59,6 +59,17 @@ def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
     assert_same(array, received)
 
 
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("count", [3, LARGEST_COPIED_BYTES // 8])
+def test_bytes_between_fields_arrive(copy: bool, count: int) -> None:  # noqa: FBT001 - pytest passes it by name
+    """The padding of structured arrays and scalars is that of the sender, and none of the memory's old content."""
+    rows = np.frombuffer(bytes(range(16)) * count, np.dtype([("a", "i1"), ("b", "f8")], align=True))
+    for sent in (rows, rows[::2], np.lib.stride_tricks.as_strided(rows, (2, count), (0, 16)).T, rows[0]):
+        received: Any = crossed(sent, copy=copy)
+        assert_same(sent, received)
+        assert received.view("V16").tobytes() == sent.view("V16").tobytes()
+
+
 @pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=lambda dtype: str(dtype.char))
 def test_dtypes_that_compare_equal_stay_different(dtype: np.dtype[Any]) -> None:
     """`long` and `long long` are equal dtypes of the same size; each arrives as itself, also after the other."""

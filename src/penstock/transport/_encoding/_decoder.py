@@ -10,12 +10,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from penstock import _tensors as tensors
-from penstock._memory import aligned
+from penstock._memory import aligned, whole_items
 from penstock._pickles import load
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
@@ -227,9 +227,9 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     if leaf.has_text and not message.allow_pickle:
         check_text(array)
     if leaf.is_scalar:
-        scalar: object = array.copy()[()]
+        scalar: object = _copied(array)[()]
         return scalar
-    return array.copy(leaf.order) if leaf.nbytes <= message.copied_bytes else array
+    return _copied(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array
 
 
 def _permuted(leaf: ArrayLeaf | TensorLeaf, axes: tuple[int, ...], message: _Message) -> object:
@@ -258,7 +258,11 @@ def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _M
     is_copied = private and math.prod(leaf.shape) * leaf.dtype.itemsize > leaf.nbytes
     memory = np.frombuffer(message.view, np.uint8, leaf.nbytes).copy() if is_copied else message.memory
     array: NDArray[Any] = np.ndarray(leaf.shape, leaf.dtype, memory, start, strides)
-    return array.copy() if private and not is_copied else array
+    return _copied(array) if private and not is_copied else array
+
+
+def _copied(array: "NDArray[Any]", order: Literal["C", "F"] = "C") -> "NDArray[Any]":
+    return whole_items(array).copy(order).view(array.dtype)
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _tensors as tensors
-from penstock._memory import aligned
+from penstock._memory import aligned, whole_items
 from penstock._pickles import Pickled, dump_by_value
 from penstock._tree import subject
 from penstock.errors import UsageError
@@ -89,7 +89,8 @@ class Encoded(NamedTuple):
             raise UsageError(f"this element needs {self.size_bytes} bytes of memory; got {memory.nbytes}")
         for start, array in zip(self.starts, self.arrays, strict=True):
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
-            np.ndarray(array.shape, array.dtype, memory, start, None, order)[...] = array
+            items = whole_items(array)
+            np.ndarray(items.shape, items.dtype, memory, start, None, order)[...] = items
         view = memory.data
         for start, blob in self.blobs:
             if len(blob) < _LARGE_BYTES:
