@@ -1,6 +1,8 @@
 """Frames that don't fit the socket: those that wait are sent later, and long ones in pieces, all in order."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -60,9 +62,30 @@ def test_an_element_is_sent_though_there_is_room_just_before_the_wait() -> None:
         assert arena.elements + [int(element[-1]) for element in reader] == list(range(sent + 1))
 
 
+ALONE = """
+from penstock.errors import UsageError
+from penstock.transport import TensorPipeReader, TensorPipeWriter
+for element, sent in [(1, 2), ([b""] * 30_000, 0)]:
+    try:
+        with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+            for count in range(3):
+                writer.send(element)
+    except UsageError as error:
+        assert "Receive what was sent first (capacity=2 elements" in str(error), error
+        assert writer.counters.messages == sent
+        print(count)
+"""
+
+
+def test_a_wait_for_a_reader_in_the_same_thread_is_an_error() -> None:
+    """Nothing could receive while the only thread waits: for one element too many, or for a full socket."""
+    ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "2\n0\n"), ended.stderr
+
+
 def test_a_layout_longer_than_a_packet_arrives_whole() -> None:
     """An element whose layout takes several packets is received as it was sent."""
-    element = {f"a rather long name of leaf {number}": number for number in range(6_000)}
+    element = {f"a rather long name of leaf {number}": b"" for number in range(6_000)}
 
     def write(address: str) -> None:
         with TensorPipeWriter(address) as writer:

@@ -46,6 +46,10 @@ class Operations:
         name: the end's name in messages.
         dispose: called once, when the end is closed and no operation is inside.
         put_back: called with a result that could not be returned because of a Ctrl-C.
+
+    Attributes:
+        closed: whether the end is closed.
+        blocks: whether the operation that has the turn blocks its thread at a wait, without a limit in time.
     """
 
     __slots__ = (
@@ -60,6 +64,7 @@ class Operations:
         "_put_back",
         "_turn",
         "_waiter",
+        "blocks",
         "closed",
     )
 
@@ -67,6 +72,7 @@ class Operations:
         self, name: str, dispose: Callable[[], None], *, put_back: Callable[[object], None] | None = None
     ) -> None:
         self.closed: bool = False
+        self.blocks: bool = False
         self._name: Final = name
         self._dispose = dispose
         self._put_back = put_back
@@ -206,6 +212,7 @@ class Operations:
             The result, in a tuple, if the operation has ended.
         """
         with self._turn:
+            self.blocks = False
             result = self._next(operation)
         if result is not None and self._put_back is not None:
             held.undo = partial(self._put_back, result[0])
@@ -237,6 +244,7 @@ class Operations:
         Returns:
             The result, in a tuple; None if the deadline passed first.
         """
+        self.blocks = deadline is None
         while True:
             done = self._next(steps)
             if done is not None:

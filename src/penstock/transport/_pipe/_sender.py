@@ -14,6 +14,7 @@ import contextlib
 import gc
 import os
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -289,7 +290,22 @@ class Sender:
             self._outbox.check_reader()
             if self._has_room():
                 return
-            yield from self._pause(flushed=self._outbox.flush())
+            flushed = self._outbox.flush()
+            self._check_wait()
+            yield from self._pause(flushed=flushed)
+
+    def _check_wait(self) -> None:
+        """Check that a wait for the reader can end.
+
+        Raises:
+            UsageError: the reader is in this process, where this thread is the only one and blocks.
+        """
+        if self.operations.blocks and self.reader_pid == os.getpid() and threading.active_count() == 1:
+            raise UsageError(
+                "this wait for the reader can't end: the reader is in this process, which has no other thread that "
+                f"could receive. Receive what was sent first (capacity={self._capacity} elements are sent ahead, as "
+                "far as their structure fits the socket), or send from another thread or process."
+            )
 
     def _clear_bells(self) -> None:
         self.arena.reclaim()  # first, since it rings
@@ -369,6 +385,7 @@ class Sender:
         while not self._outbox.flush():
             self._clear_bells()  # before the check, so that a later ring ends the next wait
             self._outbox.check_reader()
+            self._check_wait()
             # Nothing is sent between `flush` and the wait, so a wait that ends early finds all that is to be withdrawn.
             yield from self._pause(flushed=False)
 

@@ -93,7 +93,8 @@ class TensorPipeWriter:
             timeout_seconds: the longest wait; None for no limit.
 
         Raises:
-            UsageError: a leaf can't be sent (its path is named), or the element needs more than `max_bytes`.
+            UsageError: a leaf can't be sent (its path is named), the element needs more than `max_bytes`, or the wait
+                can't end, as the reader is in this same thread, the only one.
             ClosedError: the reader closed the pipe, or this end is closed.
             PeerError: the reader failed or died.
             TimeoutError: it took longer; nothing was sent.
@@ -186,6 +187,7 @@ class TensorPipeWriter:
 
         Raises:
             PeerError: the reader died before it had received all that was sent.
+            UsageError: the socket is full, and the reader is in this same thread, the only one.
         """
         with contextlib.suppress(ClosedError):  # a reader that has closed needs no end
             self._sender.operations.close(self._sender.ending())
