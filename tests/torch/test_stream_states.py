@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from torch.utils.data import IterableDataset
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.torch import DataLoader
 from tests.loader.iterables import COUNT, Lazy, Streaming
@@ -96,3 +98,43 @@ def test_a_shuffle_buffer_is_not_lost() -> None:
     next(batches)
     with pytest.warns(UserWarning, match="leaves out the records in its shuffle buffer"):
         assert "lost" in loader.state_dict()
+
+
+class ShuffledDataset(IterableDataset[int]):
+    """The order of its numbers follows from the base seed of the workers; its state is a place in this order."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> "Iterator[int]":
+        info: Any = get_worker_info()
+        order = list(range(24))
+        random.Random(info.seed - info.id).shuffle(order)
+        mine = order[info.id :: info.num_workers]
+        while self.next < len(mine):
+            self.next += 1
+            yield mine[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the place."""
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue from a place."""
+        self.next = state["next"]
+
+
+def test_a_dataset_that_shuffles_by_the_workers_seed_resumes_in_the_same_order() -> None:
+    """The state of a later epoch has its base seed, for a fresh loader as for one whose workers have another."""
+    loader = loaded(ShuffledDataset(), 2)
+    assert sorted(torch.cat(list(loader)).tolist()) == list(range(24))
+    batches: Iterator[Any] = iter(loader)
+    next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = text(batches)
+    used = loaded(ShuffledDataset(), 2, persistent=True)
+    next(iter(used))
+    for resumed in (loaded(ShuffledDataset(), 2), used):
+        resumed.load_state_dict(state)
+        assert text(resumed) == rest

@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -384,17 +385,15 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
         with generators_restored(loader) if saved is not None else nullcontext():
             self._begun = begin(loader)
         given: Any = loader
-        workers: int = given.num_workers
-        ahead = max(-(-check_prefetch(given.prefetch_factor) // workers), 1)
+        self._sent = sent
+        self._ahead = max(-(-check_prefetch(given.prefetch_factor) // given.num_workers), 1)
         self._is_persistent: bool = given.persistent_workers
         self._is_ordered: bool = given.in_order
         self._timeout: float = given.timeout
         self._sampler: Any = given.sampler if given.batch_sampler is None else given.batch_sampler
         self._streams: list[_Stream] = []
+        self._base_seed: int | None = None  # of the streams' workers
         self._epoch = -1
-        for number in range(workers):
-            start = _start(given, sent, self._begun.base_seed, number)
-            self._streams.append(_Stream(given, start, ahead))
         self.restart(given, saved)
 
     def restart(self, loader: object, saved: StreamsProgress | None = None) -> None:
@@ -406,12 +405,25 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
         self._dataset = given.dataset
         self._length = reported_length(loader)
         wanted = StreamRequest(self._epoch, given.batch_size, given.drop_last)
-        progress = StreamsProgress([StreamProgress() for _ in self._streams], 0) if saved is None else saved
-        self.progress = progress
+        if saved is not None and saved.base_seed is not None:
+            self._begun = self._begun._replace(base_seed=saved.base_seed)
+        base_seed = self._begun.base_seed
+        if base_seed != self._base_seed:
+            self._open_streams(given, base_seed)
+        progress = StreamsProgress([StreamProgress() for _ in self._streams], 0, base_seed) if saved is None else saved
+        self.progress = replace(progress, base_seed=base_seed)
         for stream, each in zip(self._streams, progress.streams, strict=True):
             stream.restart(wanted, each)
         self._active = [stream for stream in self._streams if not stream.progress.is_over]
         self._turn = sum(not each.is_over for each in progress.streams[: progress.turn])
+
+    def _open_streams(self, loader: object, base_seed: int) -> None:
+        """Start a worker for each stream, with the base seed, in place of the workers with another one."""
+        self._close()
+        given: Any = loader
+        self._base_seed = base_seed
+        starts = [_start(given, self._sent, base_seed, number) for number in range(given.num_workers)]
+        self._streams = [_Stream(given, start, self._ahead) for start in starts]
 
     @property
     def _workers(self) -> list[WorkerProcess]:  # torch has no public name for this, so programs use the private one

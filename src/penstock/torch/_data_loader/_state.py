@@ -225,7 +225,7 @@ class Saved:
         if self.generator is not None:
             _check_generator(self.generator)
         self.reached = whole_number(given, "reached", 0, _MAX_BATCHES)
-        self.base_seed = whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
+        self.base_seed = _base_seed(given)
         self.number = whole_number(given, "number", 0, 1 << 31)
         self.made_from = _checked_made_from(given.get("made_from", {}))
         if generator is not None and self.generator is not None:
@@ -287,6 +287,10 @@ def whole_number(given: Mapping[str, Any], name: str, least: int, most: int) -> 
     if type(value) is not int or not least <= value <= most:
         raise damaged(f"{name} must be a whole number from {least} to {most}")
     return value
+
+
+def _base_seed(given: Mapping[str, Any]) -> int:
+    return whole_number(given, "base_seed", -(1 << 63), (1 << 64) - 1)
 
 
 def damaged(rule: str) -> StateError:
@@ -667,18 +671,21 @@ class StreamsProgress:
         streams: the progress of each worker's stream.
         turn: the number after that of the worker that delivered last: from it on, the first worker whose stream has
             not ended delivers next, and worker 0 follows the last one.
+        base_seed: the base seed of the workers, from which a dataset may have drawn its order; None if a state of an
+            earlier version lacks it.
     """
 
     streams: list[StreamProgress]
     turn: int
+    base_seed: int | None
 
     def copy(self) -> "StreamsProgress":
         """Return a copy."""
-        return StreamsProgress([replace(each) for each in self.streams], self.turn)
+        return StreamsProgress([replace(each) for each in self.streams], self.turn, self.base_seed)
 
     def go_to(self, other: "StreamsProgress") -> None:
         """Set the progress to another one, of as many streams."""
-        self.turn = other.turn
+        self.turn, self.base_seed = other.turn, other.base_seed
         for each, wanted in zip(self.streams, other.streams, strict=True):
             each.number, each.state, each.is_over = wanted.number, wanted.state, wanted.is_over
 
@@ -687,7 +694,7 @@ class StreamsProgress:
         if all(each.is_over for each in self.streams):
             return empty_state()
         streams = [[each.number, each.state, each.is_over] for each in self.streams]
-        return {**empty_state(), "streams": streams, "turn": self.turn}
+        return {**empty_state(), "streams": streams, "turn": self.turn, "base_seed": self.base_seed}
 
 
 class Pass:
@@ -745,7 +752,9 @@ def saved_progress(state: object, num_workers: int) -> StreamsProgress | None:
             f"a state inside an epoch of an iterable dataset resumes only with as many workers; this one is {saved}, "
             f"and num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
         )
-    return StreamsProgress([_stream_progress(each) for each in found], whole_number(given, "turn", 0, num_workers))
+    turn = whole_number(given, "turn", 0, num_workers)
+    base_seed = _base_seed(given) if given.get("base_seed") is not None else None
+    return StreamsProgress([_stream_progress(each) for each in found], turn, base_seed)
 
 
 def _stream_progress(value: object) -> StreamProgress:
