@@ -1,13 +1,16 @@
 """Mixtures that are read in order follow their schedules as those with positions do, and resume anywhere in them."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple
 
+import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.errors import StateError
 from tests.dataset.functions import keep
 from tests.equivalence.decisions import DECISIONS, random_decisions
 
@@ -121,3 +124,18 @@ def test_an_element_is_measured_before_the_consumer_writes_to_it() -> None:
         found.append(element[0])
         element[0] = 0
     assert found == expected
+
+
+def test_ranks_change_their_weights_together() -> None:
+    """A schedule counts the elements of all ranks; within an epoch, no other number of ranks continues in it."""
+    parts = {"a": ps.range(300).filter(keep), "b": ps.range(1000, 1300).filter(keep)}
+    dataset = ps.mix(parts, {0: {"a": 1}, 40: {"b": 1}}).batch(8)
+    for ranks in (1, 2, 4):
+        loaders = [ps.Loader(dataset, shard=ps.Shard(rank, ranks, uneven=True)) for rank in range(ranks)]
+        steps = [np.concatenate(batches) for batches in islice(zip(*loaders, strict=True), 8)]
+        assert [len(step) for step in steps] == [8] * 8
+        assert [sorted(set((step >= 1000).tolist())) for step in steps] == [[False]] * 5 + [[True]] * 3
+    states = [loader.state_dict() for loader in loaders]
+    other = ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
+    with pytest.raises(StateError, match=r"a mix with a schedule .* on as many ranks as saved the states"):
+        other.load_state_dict(states)

@@ -83,6 +83,11 @@ class Combining(CombineFacts):
         """Return whether certainly no element follows, given whether this is so for each part. By default for all."""
         return all(exhausted)
 
+    @property
+    def depends_on_count(self) -> bool:
+        """Whether an element depends on how many elements came before: no rank then continues where another was."""
+        return not self.takes_one
+
     def keeping_all(self) -> Self:
         """Return the value for an old rank's segment, whose stage must yield each element that was held open."""
         return self
@@ -96,11 +101,13 @@ class CombineStage:
         value: the step.
         names: of the parts.
         parts: their stages.
+        ranks: the number of ranks that take turns in the elements.
     """
 
     value: Combining
     names: tuple[str, ...]
     parts: tuple[Stage, ...]
+    ranks: int = 1
 
     def start(self) -> Token:
         return self.value.start(tuple(part.start() for part in self.parts))

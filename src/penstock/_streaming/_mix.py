@@ -83,6 +83,10 @@ class Mix(TakingTurns):
         del parts
         return Shares(self.schedule, "all" if self.stop == "all" else "first", self.measure)
 
+    @property
+    def depends_on_count(self) -> bool:
+        return len(self.schedule) > 1
+
     def keeping_all(self) -> Self:
         return replace(self, stop="all")
 

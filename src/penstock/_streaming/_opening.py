@@ -302,7 +302,8 @@ class _Opener:
             refs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
         value = combining_of(node)
         value = value if held_at is None and not inputs.keeps_all else value.keeping_all()
-        return _Opened(self.timed(CombineStage(value, node.names, tuple(stages)), node), refs)
+        stage = CombineStage(value, node.names, tuple(stages), self.opening.ranks)
+        return _Opened(self.timed(stage, node), refs)
 
     def _held(
         self, node: Node, inputs: _Inputs, held_at: Token, batched: int = 0, *, starts_there: bool = False
@@ -567,8 +568,8 @@ def _verb_that_binds(step: Node) -> str:
     match step:
         case Fold(value=value) if value.limit is not None:
             return "limit"
-        case Combine(value=value) if not value.takes_one:
-            return value.verb
+        case Combine() if combining_of(step).depends_on_count:
+            return "a mix with a schedule" if step.value.takes_one else step.value.verb
         case _:
             return ""
 
