@@ -64,12 +64,15 @@ def test_positions_outside_are_index_errors(lengths: tuple[int, ...]) -> None:
             concatenation.block(np.zeros(1, np.int64), np.array([position]))
 
 
-def test_epochs_that_passes_cannot_count_are_named() -> None:
-    """An epoch so late that its passes would not fit 64 bits is an error, not a wrong number."""
+def test_an_epoch_whose_passes_have_no_numbers_is_another_one() -> None:
+    """An epoch so late that its passes would not fit 64 bits has passes of an epoch that is drawn from it."""
     mixture = WeightedMixture(("a",), (10,), schedule=((0, (1,)),), stop="never", seed=7)
     assert mixture(2**32 - 2, 0) == (0, (2**32 - 2) * 2**31, 0)
-    for epoch in (-1, 2**32 - 1):
-        with pytest.raises(UsageError, match=r"epoch must be in \[0, 4294967294\].*got epoch="):
-            mixture(epoch, 0)
-        with pytest.raises(UsageError, match="epoch must be in"):
-            mixture.block(np.array([epoch]), np.array([0]))
+    late = [2**32 - 2, 2**32 - 1, 2**62, 2**63 - 1]
+    _, epochs, _ = mixture.block(np.array(late), np.zeros(4, np.int64))
+    assert epochs.tolist() == [mixture(epoch, 0)[1] for epoch in late]
+    assert len({*epochs.tolist()}) == 4
+    assert min(epochs) >= 0
+    for call in (lambda: mixture(-1, 0), lambda: mixture.block(np.array([-1]), np.array([0]))):
+        with pytest.raises(UsageError, match=r"epoch must be at least 0; got epoch=-1"):
+            call()

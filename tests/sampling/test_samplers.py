@@ -266,6 +266,17 @@ def test_endless_repetition_has_a_length(length: int, passes: int) -> None:
     assert len(repeat) == length * passes <= 2**62
 
 
+def test_repetitions_without_end_in_one_another_have_every_epoch() -> None:
+    """Passes of passes have no numbers above the largest epoch, and no two of the first hundred epochs are alike."""
+    inner, outer = Repeat(3, None), Repeat(100, None)
+    epochs, positions = outer.block(np.repeat(np.arange(100), 7), np.tile(np.arange(95, 102), 100))
+    found = np.stack(inner.block(epochs, positions))
+    assert found.T.tolist() == [list(inner(*outer(epoch, key))) for epoch in range(100) for key in range(95, 102)]
+    assert found[0, :7].tolist() == [*[31, 32, 32, 32, 33], 2**31, 2**31]
+    assert found.min() >= 0
+    assert len({*found[0].tolist()}) == 100 * 4
+
+
 @given(st.integers(1, 9), seeds, st.integers(1, 4), st.integers(0, 20), st.data())
 def test_fixed_order_repeats_the_order_and_counts_the_epoch(
     length: int, seed: int, cycle: int, epoch: int, data: st.DataObject

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._seeds import derive, derive_block
 from penstock.errors import UsageError
 from penstock.sampling._arguments import (
     LARGEST_LENGTH,
@@ -25,8 +26,9 @@ class Repeat(OwnSampler):
     """The parent several times in one epoch: (e, p) to (e * passes + p // length, p % length).
 
     So every pass is an epoch of the parent, with its own order and random maps, and no two epochs of the repeated
-    dataset share a pass. With `reshuffle=False` it is (e, p % length), and all passes of an epoch are the same, also in
-    random maps above.
+    dataset share a pass. Only repetitions without end in one another reach the largest epoch, 2**63 - 1; from there on,
+    an epoch begins at a pass that is drawn. With `reshuffle=False` it is (e, p % length), and all passes of an epoch
+    are the same, also in random maps above.
 
     Attributes:
         length: the parent's length, from 0 to 2**62.
@@ -87,8 +89,7 @@ class Repeat(OwnSampler):
         number, key = divmod(position, self.length)
         if not self.reshuffle:
             return epoch, key
-        self._check_epoch(epoch)
-        return epoch * self.passes + number, key
+        return epoch_of_passes(epoch, self.passes) * self.passes + number, key
 
     def block(
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64], /
@@ -105,17 +106,34 @@ class Repeat(OwnSampler):
             numbers, keys = np.divmod(positions, self.length)
         if not self.reshuffle:
             return epochs, keys
-        self._check_epoch(int(epochs.min()))
-        self._check_epoch(int(epochs.max()))
-        return epochs * self.passes + numbers, keys
+        return epochs_of_passes(epochs, self.passes) * self.passes + numbers, keys
 
-    def _check_epoch(self, epoch: int) -> None:
-        last = _LARGEST_EPOCH // self.passes - 1
-        if not 0 <= epoch <= last:
-            raise UsageError(
-                f"epoch must be in [0, {last}] if an epoch has {self.passes} passes; got epoch={epoch}. "
-                "Repeat fewer times."
-            )
+
+def epoch_of_passes(epoch: int, passes: int) -> int:
+    """Return an epoch whose passes have numbers up to the largest epoch: the epoch itself, or else one drawn from it.
+
+    Args:
+        epoch: an epoch, such as the pass of another repetition.
+        passes: the number of passes in an epoch.
+
+    Raises:
+        UsageError: the epoch is negative.
+    """
+    if epoch < 0:
+        raise UsageError(f"epoch must be at least 0; got epoch={epoch}. Count from 0.")
+    count = _LARGEST_EPOCH // passes
+    return epoch if epoch < count else derive(passes, epoch) % count
+
+
+def epochs_of_passes(epochs: NDArray[np.int64], passes: int) -> NDArray[np.int64]:
+    """Return the result of `epoch_of_passes` for many epochs: int64 of shape (n,)."""
+    count = _LARGEST_EPOCH // passes
+    first, last = int(epochs.min()), int(epochs.max())
+    if first >= 0 and last < count:  # nearly always
+        return epochs
+    epoch_of_passes(first, passes)
+    drawn: NDArray[np.int64] = (derive_block(passes, epochs) % np.uint64(count)).astype(np.int64)
+    return np.where(epochs < count, epochs, drawn)
 
 
 @frozen

@@ -24,11 +24,10 @@ from penstock.sampling._arguments import (
     checked_length,
     checked_seed,
 )
-from penstock.sampling._epochs import Repeat
+from penstock.sampling._epochs import Repeat, epoch_of_passes, epochs_of_passes
 from penstock.sampling._mixture_order import LARGEST_PERIOD, Schedule, Stretches, reduced, stretch_spans, stretches_of
 
 Stop = Literal["first", "all", "never"]
-_LARGEST_EPOCH: Final = 2**63 - 1
 _CACHED_ROUNDS: Final = 64  # lists of remaining components
 
 
@@ -292,8 +291,8 @@ class WeightedMixture:
         return stretches_of(self.schedule, limits, ranking, self.seed, drop=self.stop == "all")
 
     @cached_property
-    def _last_epoch(self) -> int:
-        return _LARGEST_EPOCH // max(self._passes) - 1
+    def _most_passes(self) -> int:
+        return max(self._passes)
 
     @cached_property
     def _repeats(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -313,7 +312,7 @@ class WeightedMixture:
         place = stretch.member_counts.item(member) + taken
         if not self.endless:
             return component, epoch, place
-        self._check_epoch(epoch)
+        epoch = epoch_of_passes(epoch, self._most_passes)
         number, place = divmod(place, self.lengths[component])
         return component, epoch * self._passes[component] + number, place
 
@@ -327,8 +326,7 @@ class WeightedMixture:
         components, places = self._components(positions)
         if not self.endless:
             return components, epochs, places
-        self._check_epoch(int(epochs.min()))
-        self._check_epoch(int(epochs.max()))
+        epochs = epochs_of_passes(epochs, self._most_passes)
         lengths, passes = self._repeats
         lengths = lengths.take(components)
         numbers = places // lengths
@@ -399,13 +397,6 @@ class WeightedMixture:
                 return stretch.members.take(members), taken
             components[rows], places[rows] = stretch.members.take(members), taken
         return components, places
-
-    def _check_epoch(self, epoch: int) -> None:
-        if not 0 <= epoch <= self._last_epoch:
-            raise UsageError(
-                f"epoch must be in [0, {self._last_epoch}] for a mixture without end; got epoch={epoch}. "
-                "Stay in one epoch, since it has no end."
-            )
 
 
 def _checked_schedule(schedule: Schedule, components: int) -> Schedule:
