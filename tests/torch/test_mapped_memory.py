@@ -1,5 +1,6 @@
 """Datasets over mapped files: workers map the file again, and don't get a copy of its bytes."""
 
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from penstock.torch import DataLoader
 
 COUNT = 20_000
+SHARED: Any = [multiprocessing.RawArray("i", range(4)) for _ in range(2)]  # made once: the module keeps the memory
 
 
 class Parts:
@@ -100,8 +102,16 @@ def test_writes_of_workers(path: Path) -> None:
     assert int(shared[0]) == 7
 
 
+def test_workers_fill_memory_that_the_program_shares() -> None:
+    """Arrays and tensors over shared memory of multiprocessing have what workers write to them, as with forks."""
+    array: Any = np.frombuffer(SHARED[0], np.int32)
+    tensor: Any = torch.frombuffer(SHARED[1], dtype=torch.int32)
+    assert through(Written({"array": array, "tensor": tensor})) == {"array": [7, 1], "tensor": [7, 1]}
+    assert (array.tolist(), [int(each) for each in tensor]) == ([7, 1, 2, 3], [7, 1, 2, 3])
+
+
 def test_files_that_lack_the_data(path: Path) -> None:
-    """What was written to memory alone, or is in no file of that name any more, is sent by its bytes."""
+    """What was written to memory alone arrives, and so does what is in no file of that name any more."""
     changed, replaced = np.memmap(path, np.int32, "c"), np.memmap(path, np.int32, "r")
     tensor = torch.from_file(str(path), size=COUNT, dtype=torch.int32)
     changed[1] = tensor[1] = -1

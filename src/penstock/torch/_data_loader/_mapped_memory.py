@@ -6,11 +6,15 @@ program have its maps. Other processes would get the bytes: each start of worker
 The solution: the kernel lists the maps of a process, with the file, the place in it and the kind of each. So any memory
 is found in that list by its address, whichever library has mapped it, also a slice of it or a tensor over it.
 
+A file without a name, such as that of `multiprocessing.RawArray`, is opened by the program's descriptor, if that is
+still open. So workers share an array over it, as forks do: programs let workers fill such an array, and read it later.
+
 Rejected: to ask `np.memmap` for its file, since its slices, tensors over it, and the maps of other libraries don't know
 it, and since another file may have taken the name.
 
-Not found, so that its bytes are sent: memory of a file that was deleted, replaced or shortened, or that can't be opened
-again; and memory that was mapped copy-on-write and then written to, since its file lacks these changes.
+Not found, so that its bytes are sent: memory of a file that was deleted, replaced or shortened and has no descriptor,
+or that can't be opened again; memory without any file (memfd), such as that of delivered batches, which may get other
+contents; and memory that was mapped copy-on-write and then written to, since its file lacks these changes.
 """
 
 import mmap
@@ -31,7 +35,7 @@ from penstock._frozen import frozen
 from penstock.errors import SourceError
 
 Access: TypeAlias = Literal["r", "r+", "c"]
-_MAP: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (.{4}) ([0-9a-f]+) \S+ (\d+) *(.*)\n")
+_MAP: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (.{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)\n")
 _CHANGED: Final = ("Anonymous:", "Swap:")  # of a private map: the pages that it has changed
 _ACCESS: Final = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
@@ -44,7 +48,7 @@ class _Map(NamedTuple):
         stop: the address after its last.
         kind: the permissions, and "s" for shared or "p" for private.
         offset: the place of its first byte in the file.
-        inode: the file's.
+        file: the device and the inode of the file.
         path: the file's, which begins with a slash; another text, or none, for memory without a file.
     """
 
@@ -52,13 +56,13 @@ class _Map(NamedTuple):
     stop: int
     kind: str
     offset: int
-    inode: int
+    file: tuple[int, int]
     path: str
 
     @property
     def has_file(self) -> bool:
         """Whether a file is mapped."""
-        return self.path.startswith("/")
+        return self.path.startswith("/") and not self.path.startswith("/memfd:")
 
 
 @frozen
@@ -66,7 +70,7 @@ class MappedFile:
     """A part of a file that the program has mapped.
 
     Attributes:
-        path: the file, absolute.
+        path: the file, absolute; or a descriptor of the program.
         inode: the file's, since another one may take its name.
         number: the map in the program. Memory of one map there is memory of one map here.
         offset: the place of the map's first byte in the file.
@@ -143,14 +147,27 @@ class ProcessMaps:
     def _file(self, known: _Map) -> MappedFile | None:
         """Return the file of a map; None if its bytes aren't those of the map, or it can't be mapped again."""
         access: Access = "r" if known.kind[1] != "w" else "r+" if known.kind[3] == "s" else "c"
-        with Caught(OSError):
-            found = os.stat(known.path)
-            nbytes = min(known.stop - known.start, found.st_size - known.offset)
-            is_same = stat.S_ISREG(found.st_mode) and found.st_ino == known.inode and nbytes > 0
-            can_open = os.access(known.path, os.R_OK | os.W_OK if access == "r+" else os.R_OK)
-            if is_same and can_open and not (known.kind[3] == "p" and known.start in self._changed):
-                return MappedFile(known.path, known.inode, known.start, known.offset, nbytes, access)
+        if known.kind[3] == "p" and known.start in self._changed:
+            return None
+        for path in (known.path, self._descriptors.get(known.file)):
+            with Caught(OSError):
+                if path is None or (found := os.stat(path)).st_ino != known.file[1]:
+                    continue
+                nbytes = min(known.stop - known.start, found.st_size - known.offset)
+                can_open = os.access(path, os.R_OK | os.W_OK if access == "r+" else os.R_OK)
+                if stat.S_ISREG(found.st_mode) and nbytes > 0 and can_open:
+                    return MappedFile(path, found.st_ino, known.start, known.offset, nbytes, access)
         return None
+
+    @cached_property
+    def _descriptors(self) -> dict[tuple[int, int], str]:
+        """The descriptors of this process, as paths for other processes, by device and inode."""
+        found: dict[tuple[int, int], str] = {}
+        for name in os.listdir("/proc/self/fd"):
+            with Caught(OSError):
+                status = os.stat(f"/proc/self/fd/{name}")
+                found[status.st_dev, status.st_ino] = f"/proc/{os.getpid()}/fd/{name}"
+        return found
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -192,10 +209,11 @@ def _map_of(line: str) -> _Map | None:
     found = _MAP.fullmatch(line)
     if found is None:
         return None
-    start, stop, kind, offset, inode, path = found.groups()
-    return _Map(int(start, 16), int(stop, 16), kind, int(offset, 16), int(inode), path)
+    start, stop, kind, offset, major, minor, inode, path = found.groups()
+    file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+    return _Map(int(start, 16), int(stop, 16), kind, int(offset, 16), file, path)
 
 
 def _continues(last: _Map, following: _Map) -> bool:
     is_next = following.start == last.stop and following.offset == last.offset + last.stop - last.start
-    return is_next and (following.kind, following.inode, following.path) == (last.kind, last.inode, last.path)
+    return is_next and (following.kind, following.file, following.path) == (last.kind, last.file, last.path)

@@ -213,15 +213,15 @@ def _reduced_shared(tensor: "torch.Tensor") -> object:
 
 
 def _reduced_storage(maps: ProcessMaps, storage: "torch.UntypedStorage") -> object:
-    """Reduce a tensor's memory to its place in a mapped file, to the descriptor of shared memory, or to a buffer."""
-    if storage.device.type == "cpu" and (place := maps.find(storage.data_ptr(), storage.nbytes())) is not None:
-        return _mapped_storage, (place.file, place.begin, storage.nbytes())
+    """Reduce a tensor's memory to the descriptor of shared memory, to its place in a mapped file, or to a buffer."""
     if storage.is_shared() and storage.filename is None:
         descriptor, size_bytes = shared_descriptor(storage)
         if descriptor >= 0:  # it is -1 for a private map
             return storage_of_process, (os.getpid(), descriptor, size_bytes)
     if storage.device.type != "cpu":
         return _by_torch(storage)
+    if (place := maps.find(storage.data_ptr(), storage.nbytes())) is not None:
+        return _mapped_storage, (place.file, place.begin, storage.nbytes())
     shown: Any = torch.empty(0, dtype=torch.uint8)
     return _storage, (_buffer(tensor_bytes(shown.set_(storage))), storage.nbytes())
 
