@@ -33,7 +33,7 @@ the last process that does.
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,16 +105,6 @@ def array_over(
     """
     # NumPy accepts any object with the buffer protocol, but its type stubs require `memoryview`.
     return np.ndarray(shape, dtype, cast("memoryview", memory), start_bytes)
-
-
-def whole_items(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view of an array whose copies have all of its bytes; the array itself, if any copy has.
-
-    NumPy before 2.5 leaves out the bytes between fields, so a copy would have what was in its memory before.
-    """
-    if array.dtype.names is None or array.dtype.hasobject:
-        return array
-    return array.view(np.dtype((np.void, array.itemsize)))
 
 
 class Memory:

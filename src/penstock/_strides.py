@@ -1,4 +1,4 @@
-"""Arrays with the strides of others: the items of an array in one piece, and new arrays with its strides.
+"""Exact copies of arrays: the items of an array in one piece, and new arrays with its strides and all of its bytes.
 
 Some functions depend on the strides: a sum of equal values may have other last bits if these are in another order in
 memory, and `ravel(order="K")` has another order. So an array that a dataset copies, keeps or sends has its strides
@@ -19,12 +19,23 @@ _FIRST: Final = slice(1)
 _MAX_SPREAD: Final = 4  # times the bytes of the items
 
 
+def whole_items(array: "NDArray[Any]") -> "NDArray[Any]":
+    """Return a view of an array whose copies have all of its bytes; the array itself, if any copy has.
+
+    NumPy before 2.5 leaves out the bytes between fields, so a copy would have what was in its memory before.
+    """
+    if array.dtype.names is None or array.dtype.hasobject:
+        return array
+    return array.view(np.dtype((np.void, array.itemsize)))
+
+
 def in_one_piece(array: "NDArray[Any]") -> "NDArray[np.uint8]":
     """Return the bytes of an array's items in the order of its memory, repeated ones once; a view if it has no gaps.
 
     They are read-only if the array is.
     """
-    raw: NDArray[np.uint8] = np.ascontiguousarray(_in_memory_order(array)).reshape(-1).view(np.uint8)
+    items = _in_memory_order(whole_items(array))
+    raw: NDArray[np.uint8] = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
     raw.flags.writeable = array.flags.writeable
     return raw
 
@@ -105,10 +116,12 @@ def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
     if not flags.forc and (compact := without_wide_gaps(array)) is not array:
         return compact
     is_plain = type(array) is np.ndarray and not array.dtype.hasobject
-    made = array.copy("K") if flags.forc or not is_plain else None
+    items = whole_items(array) if is_plain else array
+    made = items.copy("K") if flags.forc or not is_plain else None
     if made is None or (made.strides != array.strides and made.size and is_plain):  # those of single items may differ
-        made = _new(array.dtype, array.shape, array.strides)
-        _in_memory_order(made)[...] = _in_memory_order(array)
+        made = _new(items.dtype, array.shape, array.strides)
+        _in_memory_order(made)[...] = _in_memory_order(items)
+    made = made if items is array else made.view(array.dtype)
     if not flags.writeable:
         made.flags.writeable = False
     return made
@@ -133,8 +146,8 @@ def _has_no_gaps(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[
 
 
 def _fill(array: "NDArray[Any]", raw: "NDArray[np.uint8]") -> None:
-    ordered = _in_memory_order(array)
-    ordered[...] = raw.view(array.dtype).reshape(ordered.shape)
+    ordered = _in_memory_order(whole_items(array))
+    ordered[...] = raw.view(ordered.dtype).reshape(ordered.shape)
 
 
 def _new(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> "NDArray[Any]":

@@ -50,6 +50,12 @@ class Data:
     dtype: Any
 
 
+def padded(number: int) -> dict[str, Any]:
+    """Return structured arrays, also one with gaps, with bytes between the fields that are not zero."""
+    rows = np.frombuffer(bytearray([number + 1] * 640), np.dtype([("a", "i1"), ("b", "f8")], align=True))
+    return {"rows": rows, "gaps": rows[::2]}
+
+
 def counted(items: dict[str, Any]) -> defaultdict[str, Any]:
     """Return a dict with a default."""
     return defaultdict(list, items)
@@ -288,3 +294,15 @@ def test_an_instance_arrives_with_all_that_it_holds(dataset: ps.Dataset[Any], pl
     """Attributes beside the fields arrive, and no constructor changes the fields on the way."""
     with ps.Loader(dataset, **place) as loader:
         assert list(map(attributes, loader)) == list(map(attributes, dataset))
+
+
+@in_places("thread", "processes", "isolated")
+def test_the_bytes_between_fields_are_the_same_everywhere(place: dict[str, Any]) -> None:
+    """Those of elements are the function's; those of a batch are zero."""
+    dataset = ps.range(24).map(padded)
+    with ps.Loader(dataset, **place) as loader:
+        for number, element in enumerate(loader):
+            assert all(set(leaf.view("V16").tobytes()) == {number + 1} for leaf in element.values())
+    with ps.Loader(dataset.batch(2), **place) as loader:
+        for batch in loader:
+            assert all(not leaf.view("u1").reshape(-1, 16)[:, 1:8].any() for leaf in batch.values())

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 
 from penstock import _tensors as tensors
-from penstock._memory import aligned, whole_items
+from penstock._memory import aligned
 from penstock._pickles import load
+from penstock._strides import whole_items
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding._containers import Builder, builder_of

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _tensors as tensors
-from penstock._memory import aligned, whole_items
+from penstock._memory import aligned
 from penstock._pickles import Pickled, dump_by_value
+from penstock._strides import whole_items
 from penstock._tree import subject
 from penstock.errors import UsageError
 from penstock.transport._bytes import Bytes
