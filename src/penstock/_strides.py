@@ -76,7 +76,8 @@ def without_wide_gaps(array: "NDArray[Any]") -> "NDArray[Any]":
     """
     if not array.size or not is_spread(span_of(array.dtype, array.shape, array.strides)[1], array.nbytes):
         return array
-    made = array.copy("K")
+    items = whole_items(array)
+    made = items.copy("K") if items is array else items.copy("K").view(array.dtype)
     made.flags.writeable = array.flags.writeable
     return made
 

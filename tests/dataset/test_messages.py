@@ -92,6 +92,9 @@ MIXED: dict[str, Case] = {
     "schedule of numbers": usage(
         lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict with a weight for each name; got 1"
     ),
+    "an empty part without end, in order": graph(
+        lambda: ps.mix({"web": NUMBERS.filter(bool), "none": ps.range(0)}, stop="never"), "part 'none' is empty"
+    ),
     "an empty part without end": graph(
         lambda: ps.mix({"web": NUMBERS, "none": ps.range(0)}, stop="never"),
         "stop=\"never\" repeats every part, and part 'none' is empty. Leave this part out.",
@@ -412,6 +415,14 @@ ORDERS: dict[str, Case] = {
         "sampler must have a length and be callable",
         "got [1, 2]",
         "Pass one such as penstock.sampling.Shuffle(length, seed).",
+    ),
+    "reindex by more": usage(
+        lambda: NUMBERS.reindex(ps.sampling.FixedOrder(ps.sampling.Slice(0, 1, 11))),
+        "reindex() takes a sampler of keys below 10, the number of elements; the largest key of",
+        "is 10. Pass one for len(dataset) elements.",
+    ),
+    "reindex in a fixed order": usage(
+        lambda: list(NUMBERS.reindex(ps.sampling.FixedOrder(OneNumber()))), "a sampler must return two integers"
     ),
     "reindex a class": usage(lambda: NUMBERS.reindex(anything(ps.sampling.Shuffle)), "sampler must have"),
     "[::0]": usage(lambda: NUMBERS[::0], "step must not be 0", "Omit it to take every element."),

@@ -273,6 +273,32 @@ def test_ranks_resume_from_their_own_states(kind: bool) -> None:  # noqa: FBT001
             loader.load_state_dict(states[0])
 
 
+def test_a_rank_at_an_epochs_begin_finds_its_own_state() -> None:
+    """A state of an epoch's begin has no rank: the only one in the list is of the rank without a state, or refused."""
+    dataset = ps.range(48).map(slow).batch(6)
+    states: list[dict[str, Any]] = []
+    for rank in range(3):
+        with loader_of(dataset, num_workers=2, shard=ps.Shard(rank, 3)) as loader:
+            batches = iter(loader)
+            begun = loader.state_dict()
+            for _ in range(3):
+                next(batches)
+            within = loader.state_dict()
+            assert len(list(batches)) == 5
+            states.append({"begun": begun, "within": within, "ended": loader.state_dict()})
+
+    def resumed(rank: int, *kept: str) -> int:
+        with loader_of(dataset, shard=ps.Shard(rank, 3)) as loader:
+            loader.load_state_dict([states[number][kind] for number, kind in enumerate(kept)])
+            return loader.steps_done
+
+    assert [resumed(rank, "within", "ended", "within") for rank in range(3)] == [3, 8, 3]
+    assert resumed(1, "begun", "within", "ended") == 3
+    for rank in (0, 2):
+        with pytest.raises(StateError, match=r"have no rank, and these are of steps \[0, 8\]. Load this rank's own"):
+            resumed(rank, "begun", "within", "ended")
+
+
 def fails_at_four(number: int) -> int:
     """Return the number; raise at 4."""
     if number == 4:

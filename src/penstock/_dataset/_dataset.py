@@ -92,6 +92,7 @@ from penstock.sampling import (
     WindowTable,
     balanced_length,
     check_sampler,
+    reach_of,
     split_counts,
 )
 
@@ -340,7 +341,7 @@ class Dataset(NotesErrors, Generic[T_co]):
                 for speed, `block(epochs, positions)` over int64 arrays.
 
         Raises:
-            UsageError: the sampler has no such methods.
+            UsageError: the sampler has no such methods, or is one of Penstock's for a longer dataset.
 
         Example:
             >>> import penstock as ps
@@ -349,7 +350,15 @@ class Dataset(NotesErrors, Generic[T_co]):
         """
         total = need_indexable(self._node, "reindex()", "Use reindex before it.")
         check_sampler(sampler)
-        is_own = type(sampler).__module__.startswith("penstock.")
+        if (reach := reach_of(sampler)) is not None and reach > total:
+            raise UsageError(
+                f"reindex() takes a sampler of keys below {total:,}, the number of elements; the largest key of "
+                f"{sampler!r} is {reach - 1:,}. Pass one for len(dataset) elements."
+            )
+        innermost = sampler
+        while isinstance(innermost, FixedOrder):
+            innermost = innermost.sampler
+        is_own = type(innermost).__module__.startswith("penstock.")
         checked = sampler if is_own else CheckedSampler(sampler, total)
         return self._new(Reindex(self._node, checked, f"reindex({type(sampler).__name__})"))
 

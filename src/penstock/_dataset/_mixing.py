@@ -87,11 +87,10 @@ def mix(
     ending = stop
     rule = None
     lengths = None if measure is not None else _lengths(nodes)
+    empty = [name for name, node in zip(names, nodes, strict=True) if length(node) == 0]
+    if stop == "never" and empty:
+        raise GraphError(f'stop="never" repeats every part, and part {empty[0]!r} is empty. Leave this part out.')
     if lengths is not None:
-        if stop == "never" and 0 in lengths:
-            raise GraphError(
-                f'stop="never" repeats every part, and part {names[lengths.index(0)]!r} is empty. Leave this part out.'
-            )
         rule = WeightedMixture(names, lengths, schedule=schedule, stop=stop, seed=derive(seed, "mix"))
     elif stop == "never":
         named = zip(names, nodes, strict=True)

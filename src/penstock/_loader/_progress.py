@@ -429,8 +429,7 @@ class IndexedProgress:
             StateError: the states should be equal and aren't.
         """
         if any(state.ahead is not None for state in states):
-            place = (self._shard.rank, self._shard.count)
-            return next((state for state in states if (state.rank, state.shape.ranks) == place), states[0])
+            return self._own_of(states)
         state = states[0]
         if any(
             (other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states
@@ -440,6 +439,23 @@ class IndexedProgress:
                 f"{sorted({other.step for other in states})}. Load one of them alone."
             )
         return state
+
+    def _own_of(self, states: Sequence[LoaderState]) -> LoaderState:
+        """Return this rank's state, of those saved with ordered=False.
+
+        Raises:
+            StateError: it isn't known.
+        """
+        begun = [state for state in states if state.ahead is None]
+        within = [state for state in states if state.ahead is not None]
+        place = (self._shard.rank, self._shard.count)
+        own = [state for state in within if (state.rank, state.shape.ranks) == place] or begun or within
+        if own is begun and len({(state.step, state.epoch, state.position) for state in begun}) > 1:
+            raise StateError(
+                "of states that were saved with ordered=False, those at an epoch's begin have no rank, and these are "
+                f"of steps {sorted({state.step for state in begun})}. Load this rank's own state alone."
+            )
+        return own[0]
 
     def _ahead_of(self, state: LoaderState) -> tuple[tuple[int, int], ...]:
         """Return the spans of steps after a state's step that were delivered.

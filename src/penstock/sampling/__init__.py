@@ -14,6 +14,7 @@ from penstock.sampling._sampler import OrderFacts as OrderFacts
 from penstock.sampling._sampler import OwnSampler as OwnSampler
 from penstock.sampling._sampler import check_sampler as check_sampler
 from penstock.sampling._sampler import facts_of as facts_of
+from penstock.sampling._sampler import reach_of as reach_of
 from penstock.sampling._seed_position import seed_position, seed_positions
 from penstock.sampling._weighted import WeightedDraws
 

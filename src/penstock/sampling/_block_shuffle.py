@@ -103,6 +103,9 @@ class BlockShuffle(OwnSampler):
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(takes_once=True, keeps_all=True)
 
+    def __penstock_reach__(self) -> int | None:
+        return len(self)
+
     def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
         return replace(self, seed=change(self.seed))
 

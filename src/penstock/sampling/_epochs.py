@@ -15,7 +15,15 @@ from penstock.sampling._arguments import (
     checked_integer,
     checked_length,
 )
-from penstock.sampling._sampler import OrderFacts, OwnSampler, ScalarSampler, apply_block, check_sampler, facts_of
+from penstock.sampling._sampler import (
+    OrderFacts,
+    OwnSampler,
+    ScalarSampler,
+    apply_block,
+    check_sampler,
+    facts_of,
+    reach_of,
+)
 
 _ENDLESS_TIMES = 2**31
 _LARGEST_EPOCH = 2**63 - 1
@@ -53,6 +61,9 @@ class Repeat(OwnSampler):
 
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(takes_once=True, maps_seeds=True, keeps_all=True)
+
+    def __penstock_reach__(self) -> int | None:
+        return self.length
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
@@ -161,6 +172,9 @@ class FixedEpoch(OwnSampler):
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(takes_once=True, maps_seeds=True)
 
+    def __penstock_reach__(self) -> int | None:
+        return self.length
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length))
         epochs = range(LARGEST_LENGTH + 1)
@@ -209,6 +223,9 @@ class FixedOrder(OwnSampler):
 
     def __penstock_order__(self) -> OrderFacts:
         return facts_of(self.sampler)._replace(is_fixed=self.cycle == 1, keeps_all=False)
+
+    def __penstock_reach__(self) -> int | None:
+        return reach_of(self.sampler)
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)

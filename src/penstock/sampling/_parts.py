@@ -57,6 +57,9 @@ class Slice(OwnSampler):
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(takes_once=True, maps_seeds=True, is_fixed=True)
 
+    def __penstock_reach__(self) -> int | None:
+        return max(self.start, self.start + self.step * (self.length - 1)) + 1 if self.length else 0
+
     def __post_init__(self) -> None:
         keys = range(LARGEST_LENGTH + 1)
         object.__setattr__(self, "start", checked_integer("start", self.start, keys, "[0, 2**62]. Count from 0"))
@@ -136,6 +139,9 @@ class Select(OwnSampler):
 
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(is_fixed=True)
+
+    def __penstock_reach__(self) -> int | None:
+        return int(self.keys.max(initial=-1)) + 1
 
     def __post_init__(self) -> None:
         keys = int64_block("keys", self.keys).copy()

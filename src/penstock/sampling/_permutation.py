@@ -209,6 +209,9 @@ class Shuffle(OwnSampler):
     def __penstock_order__(self) -> OrderFacts:
         return OrderFacts(takes_once=True, keeps_all=True)
 
+    def __penstock_reach__(self) -> int | None:
+        return self.length
+
     def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
         return replace(self, seed=change(self.seed))
 

@@ -109,6 +109,10 @@ class OwnSampler:
         """Return the facts about the sampler."""
         return OrderFacts()
 
+    def __penstock_reach__(self) -> int | None:
+        """Return the least length of a parent that has all keys; None if only the calls show these."""
+        return None
+
     def __penstock_reseeded__(self, change: Callable[[int], int]) -> Self:
         """Return a shuffle with a changed seed; other samplers, which choose elements, return themselves."""
         del change
@@ -124,6 +128,17 @@ def facts_of(sampler: ScalarSampler) -> OrderFacts:
         True
     """
     return sampler.__penstock_order__() if isinstance(sampler, OwnSampler) else OrderFacts()
+
+
+def reach_of(sampler: ScalarSampler) -> int | None:
+    """Return the least length of a parent that has all keys of a sampler; None if only its calls show these.
+
+    Example:
+        >>> from penstock.sampling import Slice
+        >>> reach_of(Slice(start=0, step=2, length=3))
+        5
+    """
+    return sampler.__penstock_reach__() if isinstance(sampler, OwnSampler) else None
 
 
 @frozen

@@ -306,7 +306,7 @@ def test_datasets_without_lasting_elements_are_refused(path: Path, below: ps.Dat
 def test_an_index_must_be_a_path() -> None:
     """Another value for `index` is refused."""
     not_a_path: Any = 7
-    with pytest.raises(UsageError, match="index=7"):
+    with pytest.raises(UsageError, match="index must be the path of a local file or folder; got 7"):
         ps.range(5).filter(is_odd, index=not_a_path)
 
 
