@@ -76,8 +76,7 @@ def without_wide_gaps(array: "NDArray[Any]") -> "NDArray[Any]":
     """
     if not array.size or not is_spread(span_of(array.dtype, array.shape, array.strides)[1], array.nbytes):
         return array
-    items = whole_items(array)
-    made = items.copy("K") if items is array else items.copy("K").view(array.dtype)
+    made = _compact_copy(array)
     made.flags.writeable = array.flags.writeable
     return made
 
@@ -117,15 +116,19 @@ def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
     if not flags.forc and (compact := without_wide_gaps(array)) is not array:
         return compact
     is_plain = type(array) is np.ndarray and not array.dtype.hasobject
-    items = whole_items(array) if is_plain else array
-    made = items.copy("K") if flags.forc or not is_plain else None
+    made = _compact_copy(array) if flags.forc or not is_plain else None
     if made is None or (made.strides != array.strides and made.size and is_plain):  # those of single items may differ
-        made = _new(items.dtype, array.shape, array.strides)
-        _in_memory_order(made)[...] = _in_memory_order(items)
-    made = made if items is array else made.view(array.dtype)
+        made = _new(array.dtype, array.shape, array.strides)
+        _in_memory_order(whole_items(made))[...] = _in_memory_order(whole_items(array))
     if not flags.writeable:
         made.flags.writeable = False
     return made
+
+
+def _compact_copy(array: "NDArray[Any]") -> "NDArray[Any]":
+    items = whole_items(array) if type(array) is np.ndarray else array  # a subclass may have more than items
+    made = items.copy("K")
+    return made if items is array else made.view(array.dtype)
 
 
 def _in_memory_order(array: "NDArray[Any]") -> "NDArray[Any]":

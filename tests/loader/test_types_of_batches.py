@@ -53,7 +53,7 @@ class Data:
 def padded(number: int) -> dict[str, Any]:
     """Return structured arrays, also one with gaps, with bytes between the fields that are not zero."""
     rows = np.frombuffer(bytearray([number + 1] * 640), np.dtype([("a", "i1"), ("b", "f8")], align=True))
-    return {"rows": rows, "gaps": rows[::2]}
+    return {"rows": rows, "gaps": rows[::2], "wide gaps": rows[::20]}
 
 
 def counted(items: dict[str, Any]) -> defaultdict[str, Any]:
