@@ -178,9 +178,9 @@ def take_ranks(ranks: tuple[int, int] | None) -> None:
     Args:
         ranks: the rank, and the number of ranks; None for no group.
     """
-    if ranks is None:
-        return
     distributed: Any = torch.distributed
+    if ranks is None or distributed.is_initialized():  # by a module that it has imported
+        return
 
     def made(_store: object, rank: int, count: int, _timeout: object) -> object:
         kind: Any = type("RankGroup", (distributed.ProcessGroup,), {"getBackendName": _ranks_name})
