@@ -130,6 +130,7 @@ def test_ranks_change_their_weights_together() -> None:
     """A schedule counts the elements of all ranks; within an epoch, no other number of ranks continues in it."""
     parts = {"a": ps.range(300).filter(keep), "b": ps.range(1000, 1300).filter(keep)}
     dataset = ps.mix(parts, {0: {"a": 1}, 40: {"b": 1}}).batch(8)
+    loaders: list[ps.Loader] = []
     for ranks in (1, 2, 4):
         loaders = [ps.Loader(dataset, shard=ps.Shard(rank, ranks, uneven=True)) for rank in range(ranks)]
         steps = [np.concatenate(batches) for batches in islice(zip(*loaders, strict=True), 8)]

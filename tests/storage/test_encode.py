@@ -151,12 +151,15 @@ def test_a_write_to_one_part_is_seen_in_the_others(number: int) -> None:
 def test_wide_gaps_take_no_memory() -> None:
     """A column of a large table, and two that share it, come back without the rest of the table, with their values."""
     table = np.arange(40_000.0).reshape(1000, 40)
-    for element in (table[:, 3], [table[:, 0], table[:, 1]], {"x": table[::-1, 5], "y": table[::500]}):
-        found = decode(encode(element))
+    elements: list[dict[str, NDArray[Any]]] = [
+        {"x": table[:, 3]},
+        {"x": table[:, 0], "y": table[:, 1]},
+        {"x": table[::-1, 5], "y": table[::500]},
+    ]
+    for element in elements:
+        found = cast("dict[str, NDArray[Any]]", decode(encode(element)))
         assert_same(found, element)
-        for array in found.values() if isinstance(found, dict) else [found] if isinstance(found, np.ndarray) else found:
-            assert array.flags.c_contiguous
-            assert array.flags.writeable
+        assert all(array.flags.c_contiguous and array.flags.writeable for array in found.values())
         assert len(encode(element)) < 20_000
 
 

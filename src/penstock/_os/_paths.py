@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Final
+from typing import Final, cast
 
 from penstock.errors import UsageError
 
@@ -19,7 +19,8 @@ def local_path(path: str | os.PathLike[str], argument: str = "path") -> str:
     Raises:
         UsageError: it is no path, a URL, or begins with `~`, which would be the name of a folder.
     """
-    given = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    known = cast("object", path)
+    given = os.fsdecode(path) if isinstance(known, (str, bytes, os.PathLike)) else ""
     rule = f"{argument} must be the path of a local file or folder; got {path!r}."
     if _ADDRESS.match(given):
         raise UsageError(
