@@ -57,6 +57,28 @@ def with_noise(number: int, rng: object) -> float:
     return number + random.random()
 
 
+def mixed(rows: list[int]) -> float:
+    """Merge rows with a random weight."""
+    return sum(rows) * random.random()
+
+
+def random_size(element: object) -> int:
+    """Draw the size of an element."""
+    del element
+    return random.randrange(99)
+
+
+def two(number: int) -> list[float]:
+    """Return two elements for one, the second of them random."""
+    return [float(number), random.random()]
+
+
+def tagged(record: dict[str, int]) -> dict[str, int]:
+    """Count the calls in the record itself."""
+    record["calls"] = record.get("calls", 0) + 1
+    return record
+
+
 NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
     "random map": (
         lambda: ps.range(20).shuffle().map(double).map(random_number).map(str),
@@ -77,6 +99,27 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
     "in place": (
         lambda: ps.read([np.arange(4.0) + number for number in range(9)]).map(normalise),
         r"step 'normalise' in read\(list\)\.map\(normalise\) changes its input in place, which is the source's own",
+    ),
+    "merge": (lambda: ps.range(20).batch(4, merge=mixed), r"^read\(.*\.batch\(4, merge=mixed\) isn't a function"),
+    "merge in order": (
+        lambda: ps.range(20).filter(is_odd).batch(4, merge=mixed).map(str),
+        r"\.filter\(is_odd\)\.batch\(4, merge=mixed\) isn't a function of its input",
+    ),
+    "flat_map": (lambda: ps.range(20).flat_map(two).map(str), "step 'two' in .* isn't a function of its input"),
+    "above flat_map": (lambda: ps.range(20).flat_map(lambda n: [n, n]).map(random_number), "step 'random_number' in"),
+    "above window": (lambda: ps.range(20).window_shuffle(9).map(random_number).map(str), "step 'random_number' in"),
+    "above stream": (lambda: ps.stream(range(20)).map(random_number), r"step 'random_number' in stream\(.*\)\.map"),
+    "length": (
+        lambda: ps.range(99).map(np.atleast_1d).bucket(random_size, [50, 99], rows=4),
+        r"^read\(.*\)\.bucket\(.*\) isn't a function of its input",
+    ),
+    "stream": (
+        lambda: ps.stream(lambda: (random.random() for _ in range(9))).batch(3),
+        r"^stream\(.*\) returned another element for epoch 0, position 0, key 0 when .* with a fixed seed",
+    ),
+    "in place above filter": (
+        lambda: ps.read([{"x": number} for number in range(9)]).filter(bool).map(tagged),
+        r"^read\(list\) returned another element for .* changes its input in place, return a new array there",
     ),
     "source": (lambda: ps.read(Dice(9), seed=1).shuffle(), "returned two different records for key"),
 }
@@ -153,6 +196,12 @@ GOOD: dict[str, ps.Dataset] = {
     "objects": ps.range(20).map(Thing),
     "tensors": ps.range(20).map(Tensor),
     "nan": ps.range(20).map(nan_and_more),
+    "orders that are read in order": ps.mix(
+        [ps.stream(range(20)).map(double), ps.range(20).window_shuffle(5)], [1, 2], seed=1
+    ).batch(4),
+    "packed": ps.range(9).map(np.arange).pack(8).batch(2),
+    "zip in order": ps.zip([ps.range(301).filter(bool), ps.range(150).flat_map(lambda n: [n, n])]).batch(300),
+    "no element": ps.range(20).repeat().filter(lambda number: number > 20),
     "list of arrays": ps.read([np.arange(4.0)]).map(lambda array: array - array.mean()),
 }
 
@@ -208,6 +257,8 @@ BY_HASH: dict[str, tuple[ps.Dataset, str]] = {
     "map": (ps.range(50).shuffle(seed=1).map(labelled).map(str), "step 'labelled' in"),
     "filter": (ps.range(50).filter(hashed).map(double), "step 'hashed' in"),
     "source": (ps.read(Names(50)).map(double), r"^read\(.*Names"),
+    "merge": (ps.range(50).batch(50, merge=lambda rows: [*map(labelled, rows)]), r"^read\(.*\.batch\(50, merge="),
+    "above window": (ps.range(50, seed=1).window_shuffle(9).map(labelled), "step 'labelled' in"),
 }
 
 

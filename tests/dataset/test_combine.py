@@ -266,7 +266,7 @@ def test_check_finds_an_object_with_outside_state() -> None:
 def test_check_accepts_kept_promises(make: Any) -> None:
     """`check` accepts objects that hold nothing at times, a few elements, or all."""
     ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
-    ps.stream(lambda: Counter(40)).combine(Forgets).check()  # a stream is read only once
+    ps.stream(lambda: Counter(40)).combine(Forgets).check()  # no object above a stream is resumed
 
 
 def test_a_class_that_gets_held_loads_older_states() -> None:

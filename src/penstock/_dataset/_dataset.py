@@ -228,11 +228,16 @@ class Dataset(NotesErrors, Generic[T_co]):
         On Linux they are also evaluated in another process, if the dataset can be pickled and takes at most 256 MB. So
         this finds results that depend on the order of a set, or on `hash()` of a text.
 
+        The first elements of a dataset that is read in order, such as one with a stream or `window_shuffle`, are
+        computed in whole in two passes over epoch 0, and in one of the other process. These read at most 256 elements
+        of each input for each element, or, above `zip`, as many as they need. An iterable that can be read only once
+        is then used up.
+
         Unless a stream is below it, the object of a `combine` is resumed after each of its first `4 * count` elements,
         and compared with one that was not. So this finds a `held` that leaves out elements.
 
         Args:
-            count: the number of elements to check, spread over the dataset and two epochs.
+            count: the number of elements to check, spread over the dataset and two epochs, and of a pass.
 
         Example:
             >>> import penstock as ps

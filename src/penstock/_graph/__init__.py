@@ -39,6 +39,7 @@ from penstock._graph._nodes import Filter as Filter
 from penstock._graph._nodes import Fold as Fold
 from penstock._graph._nodes import FoldFacts as FoldFacts
 from penstock._graph._nodes import Gather as Gather
+from penstock._graph._nodes import GatherFacts as GatherFacts
 from penstock._graph._nodes import Integers as Integers
 from penstock._graph._nodes import Map as Map
 from penstock._graph._nodes import Merge as Merge

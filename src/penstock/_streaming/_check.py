@@ -6,7 +6,9 @@ and arrays are compared there: other objects may be of classes that the process 
 """
 
 import copy
+import itertools
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,6 +20,8 @@ from penstock._graph import (
     Element,
     Filter,
     Fold,
+    Gather,
+    GatherFacts,
     Location,
     Map,
     Node,
@@ -40,8 +44,10 @@ from penstock._graph import (
 from penstock._streaming._fold import folding_of
 from penstock._streaming._in_order import in_order
 from penstock._streaming._other_process import result_elsewhere
-from penstock._streaming._policy import CHECKED_PER_FOLD
+from penstock._streaming._policy import CHECKED_INPUTS, CHECKED_PER_FOLD
+from penstock._streaming._stage import LocatedElement
 from penstock._tree import flatten
+from penstock.batching import Pad, Stack
 from penstock.errors import GraphError
 
 if TYPE_CHECKING:
@@ -56,6 +62,11 @@ _ELSEWHERE = (
     "or hash() of a text, which are others in each process. Use sorted(texts) and zlib.crc32(text.encode()). If only "
     "hash() is the reason, it is enough to start the program with the environment variable PYTHONHASHSEED=0."
 )
+_STREAM_REMEDY = (
+    "A run that is resumed would have other elements. Let each pass depend on nothing but its epoch, such as by a "
+    "random generator with a fixed seed that is made when the pass begins."
+)
+_CHANGED_REMEDY = "If a function above changes its input in place, return a new array there, or copy the input first."
 
 
 class _Result(NamedTuple):
@@ -69,20 +80,22 @@ def check_graph(node: Node, count: int) -> None:
 
     A user's fold is resumed after each of its first elements, and compared with an undisturbed run.
 
-    Of parts that are read in order, each is checked, with the steps above the node that has them as parents; above a
-    zip no step is checked, since its elements come from several parts.
+    Of parts that are read in order, each is checked, with the maps and filters above the node that has them as parents.
+    The first elements of a dataset that is read in order are then computed in two passes, which finds all other steps.
 
     Args:
         node: the dataset.
-        count: the number of elements to check of each part, spread over the part and two epochs.
+        count: the number of elements to check of each part, spread over the part and two epochs; and of a pass.
     """
     found: list[_Result] = []
     _check_chain(node, [], count, found)
-    _check_elsewhere(node, count, found)
     for step in walk(node):
         if isinstance(step, Fold) and not any(isinstance(below, Stream) for below in walk(step)):
             below = in_order(step.parent, 0, Context())
             folding_of(step).check(chain_text(step), below, CHECKED_PER_FOLD * count)
+    if not is_indexable(node):
+        _check_passes(node, count, found)
+    _check_elsewhere(node, count, found)
 
 
 def _check_elsewhere(node: Node, count: int, found: list[_Result]) -> None:
@@ -99,6 +112,8 @@ def _plain_results(node: Node, count: int) -> list[list[object]]:
     """Return the results of all steps, for the program."""
     found: list[_Result] = []
     _check_chain(node, [], count, found)
+    if not is_indexable(node):
+        found += _first_results(node, count)
     return [_plain(each.value) for each in found]
 
 
@@ -125,7 +140,7 @@ def _check_chain(node: Node, above: list[Node], count: int, found: list[_Result]
         _check_at(base, steps[steps.index(base) + 1 :] + above, sorted(positions), found)
         return
     combine = root(node)
-    if isinstance(combine, Combine):  # a stream can't be read twice
+    if isinstance(combine, Combine):  # the elements of a stream have no positions
         for part in combine.parts:
             _check_chain(part, steps[1:] + above if combine.value.takes_one else [], count, found)
 
@@ -151,6 +166,9 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context, fo
             raise GraphError(f"{chain_text(step)} returned two different records for key {position}. {_REMEDY}")
         found.append(_Result(step, location_of(step, epoch, position), first))
         return
+    if isinstance(step, Gather):
+        _check_gather(step, epoch, position, context, found)
+        return
     if isinstance(step, Split) and step.value.functions:
         (_, epoch, position), *_ = inputs_at(step, epoch, position)
     if isinstance(step, Map) or (isinstance(step, Split) and step.value.functions):
@@ -164,6 +182,24 @@ def _check_indexable(step: Node, epoch: int, position: int, context: Context, fo
                 f"step {step.name!r} in {chain_text(step)} changes its input in place, which is the source's own "
                 f"memory: key {location.key} reads differently afterwards. Return a new array, or copy the input first."
             )
+
+
+def _check_gather(step: Gather[GatherFacts], epoch: int, position: int, context: Context, found: list[_Result]) -> None:
+    """Check a merge function of the user's."""
+    if all(isinstance(function, Stack | Pad) for _, function in step.value.functions):
+        return
+    inputs: dict[int, Element] = {}
+
+    def input_at(below: int) -> Element:
+        if below not in inputs:
+            inputs[below] = copy.deepcopy(element_at(step.parent, epoch, below, context))
+        return copy.deepcopy(inputs[below])
+
+    first, second = (copy.deepcopy(step.value.element_at(step.parent, position, input_at)) for _ in range(2))
+    location = location_of(step, epoch, position)
+    if not same_element(first, second):
+        _refuse(step, location)
+    found.append(_Result(step, location, first))
 
 
 def _check_ordered(steps: list[Node], base: Node, at: tuple[int, int], context: Context, found: list[_Result]) -> None:
@@ -183,7 +219,7 @@ def _check_ordered(steps: list[Node], base: Node, at: tuple[int, int], context: 
             if not first:
                 return
         else:
-            return  # the elements of a fold depend on more than one element
+            return  # the elements of a fold depend on more than one element, so passes are compared
 
 
 def _check_map(
@@ -197,13 +233,79 @@ def _check_map(
     return first
 
 
+def _check_passes(node: Node, count: int, found: list[_Result]) -> None:
+    """Compute the first elements in two passes, and raise if they differ."""
+    first, second = (_first_results(node, count) for _ in range(2))
+    if not _are_same([each.value for each in first], [each.value for each in second]):
+        _refuse_pass(node, count, (first or second)[0].location)
+    found += first
+
+
+def _first_results(
+    node: Node, count: int, noted: list[tuple[Node, list[LocatedElement | None]]] | None = None
+) -> list[_Result]:
+    """Return the first elements of epoch 0, as if the inputs had no more elements than a check reads of each.
+
+    Args:
+        node: the dataset.
+        count: the number of elements.
+        noted: gets each step, the lower one first, with the elements that it has made; None is its end.
+    """
+    are_limited = all(step.value.takes_one for step in walk(node) if isinstance(step, Combine))  # no part gets shorter
+
+    def passing(step: Node, made: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+        if are_limited and (isinstance(step, Stream) or is_indexable(step)):
+            made = itertools.islice(made, CHECKED_INPUTS * count)
+        if noted is None:
+            return made
+        noted.append((step, []))
+        return _noting(made, noted[-1][1])
+
+    first = itertools.islice(in_order(node, 0, Context(), passing=passing), count)
+    return [_Result(node, location, copy.deepcopy(element)) for element, location in first]
+
+
+def _noting(made: Iterator[LocatedElement], noted: list[LocatedElement | None]) -> Iterator[LocatedElement]:
+    for element, location in made:
+        noted.append((copy.deepcopy(element), location))
+        yield element, location
+    noted.append(None)
+
+
+def _refuse_pass(node: Node, count: int, location: Location) -> NoReturn:
+    """Name the lowest step that makes other elements in another pass."""
+    passes: list[list[tuple[Node, list[LocatedElement | None]]]] = [[], []]
+    for noted in passes:
+        _first_results(node, count, noted)
+    for (step, first), (_, second) in zip(*passes, strict=True):
+        for one, other in zip(first, second, strict=False):  # the steps above may read further in one of the passes
+            known = one or other
+            if known and not (one and other and same_element(one[0], other[0])):
+                _refuse_step(step, known[1])
+    _refuse(node, location)
+
+
+def _refuse_step(step: Node, location: Location) -> NoReturn:
+    if not (isinstance(step, Stream) or is_indexable(step)):
+        _refuse(step, location)
+    remedy = _STREAM_REMEDY if isinstance(step, Stream) else _REMEDY
+    raise GraphError(
+        f"{_step_text(step)} returned another element for {_location_text(location)} when the epoch was read again. "
+        f"{remedy} {_CHANGED_REMEDY}"
+    )
+
+
+def _are_same(first: list[Element], second: list[Element]) -> bool:
+    return len(first) == len(second) and all(map(same_element, first, second))
+
+
 def _applied(step: Map | Split, element: Element, location: Location, context: Context) -> Element:
     if isinstance(step, Split):
         return list_splitting_of(step).split(step, element, lambda: location, context, element_at)
     return apply_one(step, element, location, context, element_at)
 
 
-def _refuse(step: Map | Split | Filter, location: Location) -> NoReturn:
+def _refuse(step: Node, location: Location) -> NoReturn:
     raise GraphError(
         f"{_step_text(step)} isn't a function of its input: it returned two different results for "
         f"{_location_text(location)}. {_REMEDY}"

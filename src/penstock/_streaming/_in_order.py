@@ -5,8 +5,9 @@ byte, after any resume too. One of several ranks reads every `ranks`-th position
 steps above follow from that. Of the batch that the ranks share, it makes its part of the rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -42,6 +43,9 @@ from penstock._streaming._stream import streamed
 from penstock._tracebacks import trim
 from penstock.errors import InternalError
 
+Passing: TypeAlias = Callable[[Node, Iterator[LocatedElement]], Iterator[LocatedElement]]
+"""A function that passes on a step's elements, given the step and the elements; it is called for lower steps first."""
+
 
 def elements(node: Node, epoch: int, position: int, context: Context) -> Iterator[Element]:
     """Yield the elements of `epoch` in order, from the one at `position` on: the definition."""
@@ -54,10 +58,21 @@ def elements(node: Node, epoch: int, position: int, context: Context) -> Iterato
         raise
 
 
-def in_order(node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1) -> Iterator[LocatedElement]:
-    """Yield each element with its location; above a fold only the location's seed position and key have a meaning."""
+def in_order(
+    node: Node, epoch: int, context: Context, rank: int = 0, ranks: int = 1, passing: Passing | None = None
+) -> Iterator[LocatedElement]:
+    """Yield each element with its location; above a fold only the location's seed position and key have a meaning.
+
+    Args:
+        node: the dataset.
+        epoch: the epoch.
+        context: of the calling thread.
+        rank: which rank's elements are yielded.
+        ranks: the number of ranks.
+        passing: passes on the elements of each step that is read in order, and of the highest indexable steps.
+    """
     shared = outermost_batch(node) if ranks > 1 and not is_indexable(node) else None
-    return _in_order(node, epoch, context, _Share(rank, ranks, shared))
+    return _in_order(node, epoch, context, _Share(rank, ranks, shared, passing))
 
 
 @frozen
@@ -68,6 +83,7 @@ class _Share:
     ranks: int
     batch: Gather[Batch] | Fold | None
     """The batch of which each rank makes its part."""
+    passing: Passing | None
 
     def is_above(self, node: Node) -> bool:
         """Return whether a node is that batch or a step above it, which reads this rank's rows only."""
@@ -75,6 +91,11 @@ class _Share:
 
 
 def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[LocatedElement]:
+    made = _made(node, epoch, context, share)
+    return made if share.passing is None else share.passing(node, made)
+
+
+def _made(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[LocatedElement]:
     if is_indexable(node) and not share.is_above(node):
         positions = range(share.rank, length(node) or 0, share.ranks)
         at = ((each, replace(location_of(node, epoch, each), node=node)) for each in positions)

@@ -19,3 +19,4 @@ SKIPPED_ELEMENTS: Final = 1024  # of a stream, read and dropped: opening the ite
 MAX_APART: Final = 64  # elements between two tokens that one run of a stage serves: each is computed again
 CHECKED_PER_FOLD: Final = 4  # elements of a fold that a check reads for each of a function: a fold may return few
 CHECKED_AFTER_RESUME: Final = 8  # elements that a check adds to a fold that was resumed: it may differ only then
+CHECKED_INPUTS: Final = 256  # of each input that a check reads for each element: a filter may pass few, or none
