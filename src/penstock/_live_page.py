@@ -10,7 +10,7 @@ with its process. The loader writes it a few times a second, in the consumer's t
 
 Layout, in the byte order of the machine:
 
-    bytes   0 to 15   "penstock live 2" and a newline; another layout has another number
+    bytes   0 to 15   "penstock live 3" and a newline; another layout has another number
            16 to 23   uint64: the number of writes, twice; odd while the text is being written
            24 to 31   float64: when the consumer began to wait for a batch, by the monotonic clock; 0 while it doesn't
            32 to 35   uint32: the length of the text
@@ -43,7 +43,7 @@ from penstock._os import uninterrupted
 _NAME: Final = "penstock-loader"
 _LINK: Final = f"/memfd:{_NAME}"
 _KIND: Final = b"penstock live "
-_MAGIC: Final = _KIND + b"2\n"
+_MAGIC: Final = _KIND + b"3\n"
 _SEQUENCE, _WAITING = 2, 3  # numbers of words of 8 bytes
 _LENGTH, _CHECKSUM = 8, 9  # numbers of words of 4 bytes
 _LATER: Final = struct.Struct("qqqq")

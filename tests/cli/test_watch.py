@@ -23,7 +23,7 @@ import pytest
 import penstock as ps
 from penstock._live_page import LivePage, pages_of
 from penstock._loader import _publisher
-from penstock.observe._live import Window, summary
+from penstock.observe._live import Window, report_between, summary
 from penstock.observe._sums import Sums
 from tests.cli.command import main
 
@@ -195,6 +195,37 @@ def test_the_page_has_the_position_at_the_end_of_epochs_that_take_less_than_a_wr
         assert sums.position == (epoch, batches_seen, 5, 5)
         assert sums.batches == batches_seen
         assert sums.rows == 8
+
+
+def build_training_transformations() -> tuple[Callable[[int], int], Callable[[int], int]]:
+    """Return two functions whose names begin alike, and are long."""
+
+    def decode_image(number: int) -> int:
+        return number
+
+    def augment_image(number: int) -> int:
+        return number + 1
+
+    return decode_image, augment_image
+
+
+def test_steps_with_long_names_have_times_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page shortens names at the begin, each step has another one, and times of a window are those of the steps."""
+    monkeypatch.setattr(_publisher, "_EACH_SECONDS", 0.0)  # the first batch is written
+    decode, augment = build_training_transformations()
+    with ps.Loader(
+        ps.range(40).map(decode).map(augment).map(str, name="x" * 60).map(str, name="y" + "x" * 60)
+    ) as loader:
+        next(iter(loader))
+        (page,) = pages_of(os.getpid()).pages
+    sums = Sums.seen(page, time.perf_counter())
+    names = [step.name for step in sums.steps]
+    assert "…decode_image" in names
+    assert "…augment_image" in names
+    assert len(set(names)) == len(names)
+    taken = tuple(step._replace(seconds=step.seconds + number) for number, step in enumerate(sums.steps, 1))
+    later = sums._replace(at=sums.at + 1, made=sums.made + 1, steps=taken)
+    assert [round(step.seconds) for step in report_between(sums, later).steps] == [*range(1, len(names) + 1)]
 
 
 def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:

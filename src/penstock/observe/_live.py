@@ -37,8 +37,8 @@ def report_between(before: Sums, now: Sums) -> Report:
         (cause, seconds - before.waits.get(cause, 0.0)) for cause, seconds in now.waits.items()
     ]
     made = max(now.made - before.made, 0.0)
-    earlier = {step.name: step.seconds for step in before.steps}
-    taken = [max(step.seconds - earlier.get(step.name, 0.0), 0.0) for step in now.steps]
+    earlier = {step.number: step.seconds for step in before.steps}
+    taken = [max(step.seconds - earlier.get(step.number, 0.0), 0.0) for step in now.steps]
     total = sum(taken)
     steps = [
         StepReport(step.name, step.text, seconds / made, seconds / total, step.cpu_share, is_in_order=step.is_in_order)

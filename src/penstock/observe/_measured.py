@@ -25,6 +25,8 @@ class TimedStep(NamedTuple):
     text: str
     time: StepTime
     is_in_order: bool
+    number: int
+    """The number of the step in the dataset, or that of all steps that share a time."""
     node: Node | None = None
     """None for several steps that share a time."""
 
@@ -183,13 +185,14 @@ def timed_steps(
             time = _for_delivered(time, elements.get(id(node), 0) * delivered)
             text = text_of(node)
             named = node.name if isinstance(node, Map | Filter) else text.partition("(")[0]
-            name = _free(named, timed)
+            name = free_name(named, timed)
             text += name.removeprefix(named)  # the number, by which the bottleneck and the advice name the step
-            timed[name] = TimedStep(text, time, id(node) in in_order, node)
+            timed[name] = TimedStep(text, time, id(node) in in_order, number, node)
     others = [node for number, node in nodes.items() if number not in known]
     if others and times[-1].seconds > 0:
         are_in_order = in_order.issuperset(map(id, others))
-        timed[_free(OTHER_STEPS, timed)] = TimedStep(f"{len(others)} {OTHER_STEPS}", times[-1], are_in_order)
+        text = f"{len(others)} {OTHER_STEPS}"
+        timed[free_name(OTHER_STEPS, timed)] = TimedStep(text, times[-1], are_in_order, len(times) - 1)
     return timed
 
 
@@ -258,7 +261,7 @@ def _for_rows(plan: Plan, readings: Readings, node: Node, time: StepTime) -> Ste
     return time._replace(seconds=time.seconds * made / time.elements, elements=made)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
+def free_name(name: str, taken: Collection[str]) -> str:
     """Return a name, with a number if an earlier step has it."""
     names = (name if number == 1 else f"{name} {number}" for number in count(1))
     return next(each for each in names if each not in taken)

@@ -1,12 +1,13 @@
 """The sums of a loader at one moment: what its live page holds, from which any two moments give a report."""
 
+import re
 from typing import Final, NamedTuple
 
 from penstock._graph import Node, chain_text
 from penstock._live_page import Seen
 from penstock._plan import Plan
 from penstock._readings import Cause, Readings
-from penstock.observe._measured import step_text, timed_steps
+from penstock.observe._measured import free_name, step_text, timed_steps
 
 STALE_SECONDS: Final = 2.0
 """A page is written several times a second, so if it is older than this, no batch was delivered."""
@@ -14,11 +15,14 @@ _MOST_STEPS: Final = 24  # in a page; those that take most time
 _NAME: Final = 40  # characters, in a page
 _TEXT: Final = 60
 _LONG: Final = 200
+_SCOPES: Final = re.compile(r"[\w.<>]+<locals>\.")  # the functions in which a function is defined
 
 
 class StepSums(NamedTuple):
     """A step of the dataset, and the time that it has taken."""
 
+    number: int
+    """The number of the step, the same in all pages; a step that takes time later may change the names of others."""
     name: str
     text: str
     seconds: float
@@ -117,18 +121,25 @@ class StepTexts:
         """Return the text of a step of a dataset that is kept alive."""
         known = self._known.get(id(node))
         if known is None:
-            known = self._known[id(node)] = step_text(node)[:_TEXT]
+            known = self._known[id(node)] = _short(step_text(node), _TEXT)[:_TEXT]
         return known
 
 
 def step_sums(plan: Plan, readings: Readings, delivered: int, texts: StepTexts) -> tuple[StepSums, ...]:
     """Return the steps that took time, in the order in which elements pass them; of many, those that took most."""
-    found = [
-        StepSums(name[:_NAME], step.text, step.time.seconds, step.time.cpu_share, step.is_in_order)
-        for name, step in timed_steps(plan, readings, delivered, each=False, text_of=texts).items()
-    ]
+    found: list[StepSums] = []
+    names: set[str] = set()
+    for name, step in timed_steps(plan, readings, delivered, each=False, text_of=texts).items():
+        short = free_name(_short(name, _NAME)[-_NAME:], names)
+        names.add(short)
+        found.append(StepSums(step.number, short, step.text, step.time.seconds, step.time.cpu_share, step.is_in_order))
     least = sorted((step.seconds for step in found), reverse=True)[:_MOST_STEPS][-1:] or [0.0]
     return tuple(step for step in found if step.seconds >= least[0])[:_MOST_STEPS]
+
+
+def _short(text: str, most: int) -> str:
+    """Return a text without the scopes of its functions, if it is longer than so many characters."""
+    return text if len(text) <= most else _SCOPES.sub("…", text)
 
 
 def dataset_text(plan: Plan) -> str:
