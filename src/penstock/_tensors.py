@@ -87,6 +87,11 @@ def dtype_name(tensor: "torch.Tensor") -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def has_numpy_dtype(tensor: "torch.Tensor") -> bool:
+    """Return whether NumPy itself has a tensor's dtype."""
+    return _integers_for(tensor.dtype) is None
+
+
 def on_host(tensor: "torch.Tensor") -> bool:
     """Return whether a tensor is in host memory."""
     return tensor.device.type == "cpu"

@@ -111,6 +111,17 @@ def test_an_odd_tensor_among_others(odd: str, dtype: str) -> None:
     assert outcome(stack_arrays, items) == outcome(stack, items)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+@pytest.mark.parametrize("merge", [stack, pad])
+def test_tensors_of_dtypes_that_numpy_lacks_are_refused(merge: Callable[[list[Any]], Any], dtype: str) -> None:
+    """The error has the leaf, its dtype and the remedies; torch's own has neither."""
+    rows = [{"x": torch.zeros(3).to(getattr(torch, dtype))}] * 2
+    with pytest.raises(
+        UsageError, match=rf"\['x'\] of row 0 is a tensor of dtype torch\.{dtype}, which NumPy .*merge=…"
+    ):
+        merge(rows)
+
+
 @given(tensor_lists(), st.lists(st.integers(0, 4), min_size=5, max_size=5))
 def test_tensors_are_padded_as_the_definition_pads_them(items: list[Any], lengths: list[int]) -> None:
     """The bytes, or the class of the error, are those of `pad`, which makes an array of each tensor."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._tensors import has_numpy_dtype, is_tensor
 from penstock._tree import Element, flatten, is_container, is_masked, leaf_paths, subject, unflatten
 from penstock.errors import UsageError
 
@@ -83,6 +84,8 @@ def _exported(leaf: object) -> NDArray[Any]:
     if is_container(leaf):
         raise LeafError("a container")
     if hasattr(type(leaf), "__array__"):
+        if is_tensor(leaf) and not has_numpy_dtype(cast("Any", leaf)):
+            raise LeafError(f"a tensor of dtype {cast('Any', leaf).dtype}, which NumPy doesn't have")
         return np.asarray(leaf)
     if hasattr(type(leaf), "__dlpack__"):
         return np.from_dlpack(cast("Any", leaf))
