@@ -71,6 +71,21 @@ def boxes(record: dict[str, Any]) -> dict[str, Any]:
     return {"boxes": np.zeros(1 + record["number"] % 3) + record["number"]}
 
 
+def gaps(number: int) -> dict[str, Any]:
+    """Return leaves of which one record each lacks the value."""
+    fields = [("name", "U4"), ("box", [("x", "f4", 2)])]
+    return {
+        "time": np.datetime64("NaT" if number == 5 else "2020-01-01", "D"),
+        "table": np.array([("cat", ([number, np.nan if number == 6 else 0],))], fields),
+        "bytes": np.void(b"abcd"),
+    }
+
+
+def halves(number: int) -> Any:
+    """Return two numbers of dtypes of ml_dtypes."""
+    return {"half": np.full(2, np.inf if number == 7 else number, "bfloat16"), "number": np.full(2, 1, "int4")}
+
+
 def crash(number: int) -> int:
     """End the process at one number."""
     if number == 50:
@@ -115,6 +130,8 @@ defects = photographs.map(with_defects, on_error=ps.Substitute()).cache().shuffl
 in_order = photographs.select([*range(4, 40), *range(41, COUNT)]).filter(bool).map(with_defects, on_error="skip")
 padded = ps.read(Photographs(100)).map(boxes).padded_batch(8)
 stacked = ps.read(Photographs(100)).map(boxes).repeat().batch(8)
+with_gaps = ps.range(16).map(gaps).batch(4)
+with_halves = ps.range(16).map(halves).batch(4)
 nothing = ps.range(0).batch(8)
 refused = ps.range(1).filter(bool)
 few = ps.range(5).batch(8, remainder="drop")
@@ -166,6 +183,24 @@ def test_every_defect_is_found(workers: str, capsys: Output) -> None:
         assert found[check]["text"].startswith(text.format(one=first, good=COUNT - 3))
     assert found["nan"]["count"] == 3
     assert found["ranks"]["text"].startswith("the last batch has 6 rows, and 4 ranks get 1 or 2 of them")
+
+
+def test_missing_values_of_any_dtype_are_found(capsys: Output) -> None:
+    """NaT counts as NaN does, and a structured array has the values of all its fields."""
+    assert main(["lint", f"{HERE}:with_gaps", "--num-workers", "0", "--allow", "constant"]) == 1
+    text = capsys.readouterr().out
+    assert "['time'] has NaT in 1 record; the first is key 5" in text
+    assert "['table'] has NaN in 1 record; the first is key 6" in text
+    assert "2 findings" in text
+
+
+def test_missing_values_of_dtypes_that_ml_dtypes_adds(capsys: Output) -> None:
+    """NumPy counts them as no floats, and some of them are integers."""
+    pytest.importorskip("ml_dtypes")
+    assert main(["lint", f"{HERE}:with_halves", "--num-workers", "0", "--allow", "constant"]) == 1
+    text = capsys.readouterr().out
+    assert "['half'] is infinite in 1 record; the first is key 7" in text
+    assert "1 finding" in text
 
 
 def test_what_is_read_in_order_goes_on_after_failures(capsys: Output) -> None:

@@ -71,7 +71,7 @@ class LeafSummary:
         refused: the text and the first position of a value that no batch can hold; None if there is none.
         shapes: some of the shapes, each with the position of its first element.
         axes: the numbers of axes that occur.
-        nan: the number of elements with a NaN.
+        nan: the number of elements with a NaN or NaT.
         infinite: the number of elements with an infinity and no NaN.
         not_finite: the position of the first of both; -1 for none.
         digest: of the value that all elements have; None if they differ.
@@ -118,13 +118,10 @@ class LeafSummary:
         self.axes.add(array.ndim)
         if array.shape not in self.shapes and len(self.shapes) < _MOST_SHAPES:
             self.shapes[array.shape] = position
-        if array.dtype.kind not in "fc" or bool(np.isfinite(array).all()):
-            return
-        if np.isnan(array).any():
-            self.nan += 1
-        else:
-            self.infinite += 1
-        if self.not_finite < 0:
+        has_nan, is_infinite = _not_finite_in(array)
+        self.nan += has_nan
+        self.infinite += is_infinite and not has_nan
+        if (has_nan or is_infinite) and self.not_finite < 0:
             self.not_finite = position
 
     def _compare(self, content: bytes, value: object, *, is_first: bool) -> None:
@@ -153,6 +150,23 @@ class LeafSummary:
         self.not_finite = later.not_finite if self.not_finite < 0 else self.not_finite
         if later.digest != self.digest:
             self.digest = None
+
+
+def _not_finite_in(array: NDArray[Any]) -> tuple[bool, bool]:
+    """Return whether an array has a NaN or NaT, and whether it has an infinity; those of all fields, if it has any."""
+    dtype = array.dtype
+    if dtype.names is not None:
+        each = [_not_finite_in(array[name]) for name in dtype.names]
+        return any(has_nan for has_nan, _ in each), any(is_infinite for _, is_infinite in each)
+    if dtype.kind not in "fcmMV" or dtype.type is np.void:
+        return False, False
+    try:
+        if np.isfinite(array).all():
+            return False, False
+        has_nan = np.isnat(array) if dtype.kind in "mM" else np.isnan(array)
+    except TypeError:  # of ml_dtypes, which also adds integers to NumPy
+        return False, False
+    return bool(has_nan.any()), dtype.kind not in "mM" and bool(np.isinf(array).any())
 
 
 class Summary:
@@ -286,7 +300,8 @@ def _shapes(leaf: LeafSummary, merging: Merging, name_of: Callable[[int], str]) 
 
 
 def _not_finite(leaf: LeafSummary, name_of: Callable[[int], str]) -> _Found:
-    counts = ((leaf.nan, "has NaN"), (leaf.infinite, "is infinite"))
+    are_times = all(kind.startswith(("datetime64", "timedelta64")) for kind in leaf.kinds)
+    counts = ((leaf.nan, "has NaT" if are_times else "has NaN"), (leaf.infinite, "is infinite"))
     listed = " and ".join(f"{text} in {_records(count)}" for count, text in counts if count)
     text = f"{listed}; the first is {name_of(leaf.not_finite)}" if listed else ""
     return "nan", text, leaf.nan + leaf.infinite
