@@ -3,6 +3,7 @@
 import itertools
 import random  # noqa: TID251 - the generator that no function should use
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +200,7 @@ GOOD: dict[str, ps.Dataset] = {
     "orders that are read in order": ps.mix(
         [ps.stream(range(20)).map(double), ps.range(20).window_shuffle(5)], [1, 2], seed=1
     ).batch(4),
+    "objects that can't be copied": ps.stream(lambda: iter([threading.Lock(), (n for n in range(3))])),
     "packed": ps.range(9).map(np.arange).pack(8).batch(2),
     "zip in order": ps.zip([ps.range(301).filter(bool), ps.range(150).flat_map(lambda n: [n, n])]).batch(300),
     "no element": ps.range(20).repeat().filter(lambda number: number > 20),

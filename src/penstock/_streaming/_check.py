@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from penstock._caught import Caught
 from penstock._graph import (
     DROPPED,
     Combine,
@@ -262,12 +263,19 @@ def _first_results(
         return _noting(made, noted[-1][1])
 
     first = itertools.islice(in_order(node, 0, Context(), passing=passing), count)
-    return [_Result(node, location, copy.deepcopy(element)) for element, location in first]
+    return [_Result(node, location, _copied(element)) for element, location in first]
+
+
+def _copied(element: Element) -> Element:
+    """Return a copy of an element; the element itself if it can't be copied, such as a lock."""
+    with Caught(Exception):
+        return copy.deepcopy(element)
+    return element
 
 
 def _noting(made: Iterator[LocatedElement], noted: list[LocatedElement | None]) -> Iterator[LocatedElement]:
     for element, location in made:
-        noted.append((copy.deepcopy(element), location))
+        noted.append((_copied(element), location))
         yield element, location
     noted.append(None)
 
