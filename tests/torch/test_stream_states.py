@@ -137,3 +137,38 @@ def test_a_dataset_that_shuffles_by_the_workers_seed_resumes_in_the_same_order()
     for resumed in (loaded(ShuffledDataset(), 2), used):
         resumed.load_state_dict(state)
         assert text(resumed) == rest
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_state_between_epochs_has_the_base_seeds_of_the_epochs_that_follow(*, persistent: bool) -> None:
+    """They are drawn from the loader's own generator, or kept by persistent workers."""
+
+    def made(seed: int) -> DataLoader[Any]:
+        return DataLoader(
+            ShuffledDataset(),
+            3,
+            num_workers=1,
+            persistent_workers=persistent,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    loader = made(1)
+    list(loader)
+    state = json.loads(json.dumps(loader.state_dict()))
+    resumed = made(2)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert text(resumed) == text(loader)
+    assert resumed.state_dict() == loader.state_dict()
+
+
+def test_the_rest_of_an_epoch_without_workers_draws_nothing_from_torchs_generator() -> None:
+    """The pass drew its base seed when it began."""
+    loader = loaded(LazyDataset(), 0)
+    next(iter(loader))
+    state = loader.state_dict()
+    drawn = torch.get_rng_state()
+    resumed = loaded(LazyDataset(), 0)
+    resumed.load_state_dict(state)
+    assert len(text(resumed)) == -(-COUNT // 3) - 1
+    assert torch.equal(torch.get_rng_state(), drawn)

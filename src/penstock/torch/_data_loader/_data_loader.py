@@ -31,6 +31,7 @@ from penstock.torch._data_loader._state import (
     encoded,
     generators_restored,
     rank_samplers,
+    saved_generator,
     saved_progress,
     set_generator,
     set_generators,
@@ -212,7 +213,7 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
             lambda sent: StreamsIterator(self, sent, progress), lambda kept: kept.restart(self, progress)
         )
         if streams is None:
-            return self._by_torch(is_inside=progress is not None)
+            return self._by_torch(is_inside=progress is not None and bool(progress.streams))
         self._streams_progress = streams.progress
         self._pages.begin_epoch(self._clock.batches, 0, reported_length(self))
         return streams
@@ -308,7 +309,8 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
                     f"{type(dataset).__qualname__} can't resume from its own part of this state "
                     f"({type(error).__name__}: {error}). Load it into the dataset that it was saved from"
                 ) from error
-        iterator = super().__iter__()
+        with generators_restored(self) if resumed is not None else nullcontext():
+            iterator = super().__iter__()
         self._pass = Pass(saved)
         watch_elements(iterator, self._pass.over)
         watch_batches(iterator, lambda fetcher: TimedFetcher(fetcher, self._inline_clock, self._hints))
@@ -391,7 +393,7 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
         if reason is not None and (state.keys() & _INSIDE or self._obstacle is not None):
             return {**empty_state(), "lost": reason}
         own = _generator_of(self)
-        if own is not None and not isinstance(dataset, torch.utils.data.IterableDataset):
+        if own is not None:
             state["generator"] = encoded(own)
         return state
 
@@ -409,17 +411,14 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
             warnings.warn(f"{state_dict['lost']}. The epoch in which this was saved restarts.", stacklevel=2)
             state_dict = empty_state()
         dataset: object = self.dataset
-        if is_stateful(dataset) and isinstance(dataset, torch.utils.data.IterableDataset):
-            self._saved_progress = self._streams_progress = self._saved_pass = self._pass = None
-            if not self.num_workers and "dataset" in checked_state(state_dict):
-                self._saved_pass = Pass(state_dict["dataset"])
-            else:
-                self._saved_progress = saved_progress(state_dict, self.num_workers)
+        is_inside = bool(state_dict.keys() & _INSIDE)
+        own = _generator_of(self)
+        if isinstance(dataset, torch.utils.data.IterableDataset) and (is_stateful(dataset) or not is_inside):
+            self._load_streams(state_dict, own)
             return
         reason = self._why_lost()
-        if reason is not None and state_dict.keys() & _INSIDE:
+        if reason is not None and is_inside:
             raise StateError(f"{reason}; got a state inside an epoch of a loader that delivers in order")
-        own = _generator_of(self)
         saved = Saved(state_dict, _sampler_of(self), own)
         if saved.generator is not None and own is not None:
             set_generator(own, saved.generator)
@@ -428,6 +427,17 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
         self._saved = saved if saved.is_inside or saved.has_seed else None
         self._is_early = not saved.is_inside
         self._epoch = self._streams_progress = None
+
+    def _load_streams(self, state: Mapping[str, object], own: "torch.Generator | None") -> None:
+        """Resume from a state of an iterable dataset."""
+        self._saved_progress = self._streams_progress = self._saved_pass = self._pass = None
+        generator = saved_generator(state, own)
+        if not self.num_workers and "dataset" in state:
+            self._saved_pass = Pass(state["dataset"])
+        else:
+            self._saved_progress = saved_progress(state, self.num_workers)
+        if generator is not None and own is not None:
+            set_generator(own, generator)
 
     def stats(self) -> dict[str, float]:
         """Return counters for any logger, as a flat dict of floats; only batches that Penstock's workers made count.

@@ -410,8 +410,9 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
         base_seed = self._begun.base_seed
         if base_seed != self._base_seed:
             self._open_streams(given, base_seed)
-        progress = StreamsProgress([StreamProgress() for _ in self._streams], 0, base_seed) if saved is None else saved
-        self.progress = replace(progress, base_seed=base_seed)
+        begun = StreamsProgress([StreamProgress() for _ in self._streams], 0, base_seed)
+        progress = saved if saved is not None and saved.streams else begun
+        self.progress = replace(progress, base_seed=base_seed, keeps_seed=self._is_persistent)
         for stream, each in zip(self._streams, progress.streams, strict=True):
             stream.restart(wanted, each)
         self._active = [stream for stream in self._streams if not stream.progress.is_over]

@@ -221,15 +221,11 @@ class Saved:
         self.state = dict(given)
         self.is_inside = "reached" in given
         self.has_seed = "base_seed" in given
-        self.generator: str | None = given.get("generator")
-        if self.generator is not None:
-            _check_generator(self.generator)
+        self.generator = saved_generator(given, generator)
         self.reached = whole_number(given, "reached", 0, _MAX_BATCHES)
         self.base_seed = _base_seed(given)
         self.number = whole_number(given, "number", 0, 1 << 31)
         self.made_from = _checked_made_from(given.get("made_from", {}))
-        if generator is not None and self.generator is not None:
-            _check_fits(generator, self.generator)
         if not self.is_inside:
             _need_generators(sampler, self.made_from, is_inside=False)
             return
@@ -368,6 +364,24 @@ def generators_restored(loader: object) -> Generator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def saved_generator(given: Mapping[str, Any], generator: "torch.Generator | None") -> str | None:
+    """Return the state of the loader's own generator in a loader's state; None if it has none.
+
+    Args:
+        given: the loader's state.
+        generator: the generator that would be set to it.
+
+    Raises:
+        StateError: it is damaged, or of a generator on a device of another kind.
+    """
+    text: str | None = given.get("generator")
+    if text is not None:
+        _check_generator(text)
+        if generator is not None:
+            _check_fits(generator, text)
+    return text
 
 
 def encoded(generator: "torch.Generator") -> str:
@@ -668,20 +682,22 @@ class StreamsProgress:
     """The progress in all streams of an epoch.
 
     Attributes:
-        streams: the progress of each worker's stream.
+        streams: the progress of each worker's stream; empty at an epoch's start, for any number of workers.
         turn: the number after that of the worker that delivered last: from it on, the first worker whose stream has
             not ended delivers next, and worker 0 follows the last one.
         base_seed: the base seed of the workers, from which a dataset may have drawn its order; None if a state of an
             earlier version lacks it.
+        keeps_seed: whether the next epoch has the same base seed, since the same workers compute it.
     """
 
     streams: list[StreamProgress]
     turn: int
     base_seed: int | None
+    keeps_seed: bool = False
 
     def copy(self) -> "StreamsProgress":
         """Return a copy."""
-        return StreamsProgress([replace(each) for each in self.streams], self.turn, self.base_seed)
+        return replace(self, streams=[replace(each) for each in self.streams])
 
     def go_to(self, other: "StreamsProgress") -> None:
         """Set the progress to another one, of as many streams."""
@@ -692,7 +708,7 @@ class StreamsProgress:
     def state(self) -> State:
         """Return the state: a JSON value if the dataset's own states are JSON values."""
         if all(each.is_over for each in self.streams):
-            return empty_state()
+            return {**empty_state(), "base_seed": self.base_seed} if self.keeps_seed else empty_state()
         streams = [[each.number, each.state, each.is_over] for each in self.streams]
         return {**empty_state(), "streams": streams, "turn": self.turn, "base_seed": self.base_seed}
 
@@ -736,15 +752,16 @@ class Pass:
 
 
 def saved_progress(state: object, num_workers: int) -> StreamsProgress | None:
-    """Return the progress that was saved; None for the state of an epoch's start.
+    """Return the progress that was saved; None for the state of an epoch's start, unless it has the base seed.
 
     Raises:
         StateError: it is not a state, or belongs to another number of workers.
     """
     given: Mapping[str, Any] = checked_state(state)
+    base_seed = _base_seed(given) if given.get("base_seed") is not None else None
     streams: object = given.get("streams")
     if streams is None and not {"dataset", "reached"} & given.keys():
-        return None
+        return None if base_seed is None else StreamsProgress([], 0, base_seed, keeps_seed=True)
     found = cast("list[object]", streams) if isinstance(streams, list) else None
     if found is None or len(found) != num_workers:
         saved = "not of worker streams" if found is None else f"of {len(found)} streams, one for each worker"
@@ -753,7 +770,6 @@ def saved_progress(state: object, num_workers: int) -> StreamsProgress | None:
             f"and num_workers is {num_workers}. Use as many, or a state that was saved at an epoch's end"
         )
     turn = whole_number(given, "turn", 0, num_workers)
-    base_seed = _base_seed(given) if given.get("base_seed") is not None else None
     return StreamsProgress([_stream_progress(each) for each in found], turn, base_seed)
 
 
