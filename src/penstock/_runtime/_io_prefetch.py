@@ -119,6 +119,10 @@ class BlockRecords:
         for key, record in zip(keys.tolist(), records, strict=True):
             self._records.setdefault((id(source), key), []).append(record)
 
+    def drop(self) -> None:
+        """Drop the records, which no worker will read."""
+        self._records.clear()
+
     def _read(self, source: Source, keys: Keys) -> list[Record]:
         # A key that occurs several times may have fewer records here, if some of its requests failed.
         records: list[Record] = []
@@ -189,7 +193,7 @@ class Arrivals:
     def answer(self, block: BlockRecords, source: AwaitedSource, keys: Keys, records: list[Record] | None) -> None:
         """Take the result of a request: records, or None where the worker has to read them itself."""
         with self._changed:
-            if records is not None:
+            if records is not None and not self._closed:
                 block.put(source, keys, records)
             if block.is_taken:
                 self._free(len(keys))
@@ -222,9 +226,12 @@ class Arrivals:
                 self._changed.wait()
 
     def close(self) -> None:
-        """End every wait; from any thread, and from the garbage collector."""
+        """End every wait, and drop the records that wait; from any thread, and from the garbage collector."""
         with self._changed:
             self._closed = True
+            for block in self._waiting:
+                block.drop()
+            self._waiting.clear()
             self._changed.notify_all()
 
     # -- with the condition held

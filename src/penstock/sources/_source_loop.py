@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
+from traceback import clear_frames
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
@@ -108,7 +109,8 @@ async def _outcome(work: Work) -> Outcome:
     with Caught() as caught:
         value = await work()
     if isinstance(caught.error, asyncio.CancelledError):
-        raise caught.error
+        clear_frames(caught.error.__traceback__)  # a task group's frame holds the error, which holds the frame: a cycle
+        raise caught.taken()
     return Outcome(value, caught.error)  # the caller raises it; raised here, it would end the loop
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
@@ -207,6 +208,64 @@ def test_an_abandoned_iterator_cancels_its_requests(kind: str, end: str) -> None
             loader.seek(1)
     source.wait_idle()
     loader.close()
+
+
+class Record:
+    """A record whose garbage collection can be observed."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+
+class Observed:
+    """A source that counts its records in memory."""
+
+    def __init__(self, many: int) -> None:
+        self.alive = 0
+        self.has_many = threading.Event()
+        self.has_none = threading.Event()
+        self._many = many
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return 1000
+
+    async def read(self, keys: NDArray[np.int64]) -> list[Record]:
+        """Return new records."""
+        await asyncio.sleep(0)
+        return [self._made(int(key)) for key in keys]
+
+    def _made(self, key: int) -> Record:
+        record = Record(key)
+        weakref.finalize(record, self._dropped)
+        with self._lock:
+            self.alive += 1
+            if self.alive >= self._many:
+                self.has_many.set()
+        return record
+
+    def _dropped(self) -> None:
+        with self._lock:
+            self.alive -= 1
+            if not self.alive:
+                self.has_none.set()
+
+
+def test_a_closed_loader_keeps_no_records_that_were_read_ahead() -> None:
+    """They are gone without Python's collector, which may run much later."""
+    source = Observed(many=20)
+    gc.disable()
+    try:
+        dataset = ps.read(source).map(lambda record: record.key).batch(4)
+        loader = ps.Loader(dataset, num_workers=2, limits=ps.Limits(read_ahead=30), prefetch=1)
+        batches = iter(loader)
+        assert next(batches).tolist() == [0, 1, 2, 3]
+        assert source.has_many.wait(PATIENCE_SECONDS)
+        source.has_none.clear()
+        loader.close()
+        assert source.has_none.wait(PATIENCE_SECONDS)
+    finally:
+        gc.enable()
 
 
 def test_a_source_has_one_event_loop_for_its_lifetime() -> None:
