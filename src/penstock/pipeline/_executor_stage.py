@@ -70,7 +70,7 @@ class ExecutorStage(RunningStage):
         self._op = op
         self._remote = remote
         self._flatten = flatten
-        self._order = InOrder.if_needed(setup, self._put_results, ordered=ordered)
+        self._order = InOrder.if_needed(setup, ordered=ordered)
 
     async def _work(self) -> None:
         while items := await self._take(chunk_size(EXECUTOR_CHUNK_SECONDS, self.item_seconds)):
@@ -84,7 +84,7 @@ class ExecutorStage(RunningStage):
             elif self._order is None:
                 await self._protect(self._put_results(results))
             else:
-                await self._order.deliver(number, results, tried)
+                await self._order.deliver(number, results, self._put_results, tried)
 
     def _generator(self, item: object, outcomes: list[Outcome]) -> "_RemoteGenerator":
         return _RemoteGenerator(self._remote, self._op, item, outcomes[-1][1] if outcomes else None)
@@ -104,7 +104,7 @@ class ExecutorStage(RunningStage):
         finally:
             await last.close()
         if self._order is not None:
-            await self._order.end_turn(tried)
+            await self._order.end_turn(self._put_results, tried)
 
     async def _results(self, items: list[object]) -> tuple[list[object], list[Outcome]]:
         """Return the results of items, and the outcomes that hold them; no outcomes if the executor itself failed."""
@@ -113,7 +113,7 @@ class ExecutorStage(RunningStage):
         with Caught() as caught:
             outcomes = await _settled(self._remote.send(self._op, items, flatten=self._flatten))
         if isinstance(caught.error, asyncio.CancelledError):
-            raise caught.error
+            raise caught.taken()
         if caught.error is not None:  # an error of the executor itself
             explained = self._remote.explain(caught.error)
             return [Failed(items[0] if len(items) == 1 else items, explained, is_fatal=True)], []

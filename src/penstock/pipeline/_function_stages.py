@@ -44,7 +44,7 @@ class SyncStage(RunningStage):
         super().__init__(setup)
         self.op = op
         self.threads = threads
-        self._order = InOrder.if_needed(setup, self._put_results, ordered=ordered)
+        self._order = InOrder.if_needed(setup, ordered=ordered)
         self.following: Self | None = None
         self._busy = 0  # calls that apply the function, of this stage and of the stages before it
         self._waiting = Waiters()
@@ -120,9 +120,9 @@ class SyncStage(RunningStage):
             results.append(applied.failed)
         if has_turn:
             await self._put_results(results)
-            await order.end_turn(applied.tried)
+            await order.end_turn(self._put_results, applied.tried)
         else:
-            await order.deliver(number, results, applied.tried)
+            await order.deliver(number, results, self._put_results, applied.tried)
 
     # -- fused stages
 
@@ -174,8 +174,8 @@ class AsyncStage(RunningStage):
     def __init__(self, setup: StageSetup, op: Callable[[object], Awaitable[object]], *, ordered: bool) -> None:
         super().__init__(setup)
         self._op = op
-        self._order = InOrder.if_needed(setup, self._deliver, ordered=ordered)
-        self._late = InOrder(0, self._put_late, setup.input)  # of results that found no room, by the order of their end
+        self._order = InOrder.if_needed(setup, ordered=ordered)
+        self._late = InOrder(0, setup.input)  # of results that found no room, by the order of their end
         self._num_late = 0
         self._latest: object = None  # the lane that ran last
         self._learned = 0.0  # when `learn` was last called
@@ -205,7 +205,7 @@ class AsyncStage(RunningStage):
             if self._order is None:
                 await self._deliver(result)
             else:
-                await self._order.deliver(number, result)
+                await self._order.deliver(number, result, self._deliver)
             if now - yielded > CHUNK_SECONDS:
                 await asyncio.sleep(0)
                 yielded = perf_counter()
@@ -241,7 +241,7 @@ class AsyncStage(RunningStage):
         elif result is not SKIP and (self._late.is_delivering or not self.output.offer(result)):
             started = perf_counter()
             self._num_late += 1
-            await self._late.deliver(self._num_late - 1, result)
+            await self._late.deliver(self._num_late - 1, result, self._put_late)
             if self._probe is not None:
                 self._probe.waited_for_output(perf_counter() - started)
 

@@ -189,7 +189,7 @@ class GeneratorStage(RunningStage):
         super().__init__(setup)
         self._op = op
         self._threads = threads
-        self._order = InOrder.if_needed(setup, self._put, ordered=ordered)
+        self._order = InOrder.if_needed(setup, ordered=ordered)
 
     async def _work(self) -> None:
         while items := await self._take(chunk_size(CHUNK_SECONDS, self.item_seconds)):
@@ -241,7 +241,7 @@ class GeneratorStage(RunningStage):
     async def _end_turn(self, number: int, count: int) -> None:
         if self._order is not None:
             await self._order.wait_for_turn(number)
-            await self._order.end_turn(count)
+            await self._order.end_turn(self._put, count)
 
 
 class DisaggregateStage(GeneratorStage):

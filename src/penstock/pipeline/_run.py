@@ -54,6 +54,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from traceback import clear_frames
 from typing import Any, Protocol, assert_never, cast
 
 from penstock._caught import Caught
@@ -454,7 +455,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
         other.request_stop()
         tasks[id(other)].cancel()
     if is_cancelled:
-        raise caught.taken()
+        clear_frames(caught.taken().__traceback__)  # a task group's frame holds the error, which holds the frame
 
 
 def _failure_from(stage: str, error: BaseException) -> PipelineFailure:

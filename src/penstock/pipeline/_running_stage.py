@@ -32,6 +32,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from time import perf_counter
+from traceback import clear_frames
 from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock._caught import Caught
@@ -47,20 +48,20 @@ Deliver = Callable[[Any], Awaitable[None]]
 class InOrder:
     """An order for a stage's results, by their numbers: one lane at a time delivers them.
 
-    A lane either passes its result to `deliver`, or waits for its turn, delivers by itself, and ends its turn.
+    A lane either passes its result to `deliver`, or waits for its turn, delivers by itself, and ends its turn. Each
+    names the stage's function that delivers a result; kept here, it would close a reference cycle with the stage, which
+    has items.
 
     Guarantee: at most `window` results, and one for each lane, wait for an earlier one.
 
     Args:
         window: how many results may wait before lanes do. With 0, a lane that adds one takes no further item before one
             is delivered.
-        deliver: delivers a result.
         channel: the one from which the lanes take items.
     """
 
-    def __init__(self, window: int, deliver: Deliver, channel: Channel) -> None:
+    def __init__(self, window: int, channel: Channel) -> None:
         self._window = window
-        self._deliver = deliver
         self._channel = channel
         self._turn = 0  # the number of the result that is delivered next
         self._early: dict[int, tuple[object, int]] = {}  # results that wait for an earlier one, and how many numbers
@@ -69,11 +70,11 @@ class InOrder:
         self.is_delivering = False  # whether a lane delivers at present
 
     @classmethod
-    def if_needed(cls, setup: "StageSetup", deliver: Deliver, *, ordered: bool) -> Self | None:
+    def if_needed(cls, setup: "StageSetup", *, ordered: bool) -> Self | None:
         """Return the order of the items for a stage's results; None if it needs none, or if a single lane keeps it."""
-        return cls(setup.concurrency, deliver, setup.input) if ordered and setup.concurrency > 1 else None
+        return cls(setup.concurrency, setup.input) if ordered and setup.concurrency > 1 else None
 
-    async def deliver(self, number: int, result: object, count: int = 1) -> None:
+    async def deliver(self, number: int, result: object, by: Deliver, count: int = 1) -> None:
         """Deliver a result now, or keep it until all earlier ones are delivered; return when the lane may go on.
 
         At the end of a pass a lane has no further item to take, so it needn't wait.
@@ -81,6 +82,7 @@ class InOrder:
         Args:
             number: the number of the result.
             result: the result.
+            by: delivers a result.
             count: how many numbers it has, from `number` on.
 
         Raises:
@@ -88,7 +90,7 @@ class InOrder:
         """
         self._early[number] = (result, count)
         if number == self._turn and not self.is_delivering:
-            await self._deliver_ready()
+            await self._deliver_ready(by)
         elif len(self._early) > self._window and not self._channel.is_pass_over:
             await self._blocked.wait()
 
@@ -101,10 +103,15 @@ class InOrder:
             finally:
                 self._turns.pop(number, None)
 
-    async def end_turn(self, count: int = 1) -> None:
-        """End the turn of the lane that has delivered the results of `count` numbers by itself."""
+    async def end_turn(self, by: Deliver, count: int) -> None:
+        """End the turn of the lane that has delivered the results of `count` numbers by itself.
+
+        Args:
+            by: delivers a result.
+            count: how many numbers.
+        """
         self._start_next_turn(count)
-        await self._deliver_ready()
+        await self._deliver_ready(by)
         await asyncio.sleep(0)
 
     def _start_next_turn(self, count: int) -> None:
@@ -115,12 +122,12 @@ class InOrder:
         if len(self._blocked) > len(self._early) - self._window:
             self._blocked.wake_one()
 
-    async def _deliver_ready(self) -> None:
+    async def _deliver_ready(self, by: Deliver) -> None:
         self.is_delivering = True
         try:
             while self._turn in self._early:
                 result, count = self._early.pop(self._turn)
-                await self._deliver(result)
+                await by(result)
                 self._start_next_turn(count)
         finally:
             self.is_delivering = False
@@ -218,7 +225,8 @@ class RunningStage(ABC):
         assert lane is not None
         self._lanes.discard(lane)
         if self.stop.cancels(caught.error):
-            raise caught.taken()
+            clear_frames(caught.taken().__traceback__)  # a task group's frame holds the error, which holds the frame
+            return
         if caught.error is not None and self._failure is None:
             is_stray = isinstance(caught.error, asyncio.CancelledError)  # user code has cancelled the lane
             self._failure = stage_failure(self.name, caught.error) if is_stray else caught.error

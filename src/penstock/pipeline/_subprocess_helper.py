@@ -239,7 +239,7 @@ class Helper:
                 self._failure, self._failed_run = pack_error(caught.error, with_cause=True), run
                 await self._send((run, int(MessageKind.FAILED), pickle.dumps(self._failure)))
             elif caught.error is not None:
-                raise caught.error
+                raise caught.taken()
 
     async def _send_passes(self, run: int) -> None:
         if not self._setup.config.continuous:

@@ -384,6 +384,28 @@ def test_collected(state: str) -> None:
     assert watched() is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_was_left_early_keeps_no_items(kind: Any) -> None:
+    """Once the pipeline has stopped, the items that no reader took are gone, without Python's collector."""
+    made: list[weakref.ref[Held]] = []
+
+    def items() -> Iterator[Held]:
+        while True:
+            held = Held()
+            made.append(weakref.ref(held))
+            yield held
+
+    builder = PipelineBuilder().add_source(Again(items)).pipe(of_kind(kind, lambda item: item), concurrency=2)
+    builder.aggregate(2).disaggregate().pipe(of_kind("async", lambda item: item), concurrency=2, output_order="input")
+    gc.disable()
+    try:
+        with builder.add_sink(2).build(num_threads=2).auto_stop() as pipeline:
+            next(iter(pipeline))
+        assert sum(each() is not None for each in made) == 0
+    finally:
+        gc.enable()
+
+
 # All calls in any order.
 
 # More items than an unread pipeline takes, so it is "running" until its end is read.
