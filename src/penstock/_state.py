@@ -107,6 +107,28 @@ class LoaderState:
         return state
 
 
+def own_state(states: Sequence[LoaderState], rank: int, ranks: int) -> LoaderState:
+    """Return a rank's own state, of those that were saved with ordered=False; at least one inside an epoch.
+
+    Returns:
+        If no state is known to be this rank's, one that can't be resumed here.
+
+    Raises:
+        StateError: it isn't known.
+    """
+    begun = [state for state in states if state.ahead is None]  # these have no rank
+    within = [state for state in states if state.ahead is not None]
+    own = [state for state in within if (state.rank, state.shape.ranks) == (rank, ranks)]
+    if own or not begun or any(state.shape.ranks != ranks for state in within):
+        return (own or within)[0]
+    if len({(state.step, state.epoch, state.position) for state in begun}) > 1:
+        raise StateError(
+            "of states that were saved with ordered=False, those at an epoch's begin have no rank, and these are of "
+            f"steps {sorted({state.step for state in begun})}. Load this rank's own state alone."
+        )
+    return begun[0]
+
+
 def from_json(state: object) -> LoaderState:
     """Return the state that `to_json` converted, or raise a StateError that names its defect."""
     if isinstance(state, str | bytes):

@@ -1,7 +1,6 @@
 """Parquet and Arrow files are sources of their rows, whatever their blocks, and refuse what isn't a whole file."""
 
 import os
-import pickle
 import re
 import signal
 import threading
@@ -245,20 +244,6 @@ def test_a_read_decodes_each_group_once(tmp_path: Path, decoded: list[tuple[int,
     for _ in range(2):
         assert_same(source.read(keys), [{"a.b": record["a.b"]} for record in expected])
     assert len(decoded) == 4
-
-
-def test_sixteen_files_of_parquet_stay_open(tmp_path: Path) -> None:
-    """Reads of many files keep few of them open, one file is read by its one descriptor, and a copy begins without."""
-    before = len(os.listdir("/proc/self/fd"))
-    for number in range(20):
-        write_parquet(TABLE, tmp_path / f"{number:02}.parquet")
-    source = Parquet(tmp_path / "*.parquet", cache=tmp_path, decoded_bytes=0)
-    assert_same(source.read(np.arange(200)), RECORDS * 20)
-    assert len(os.listdir("/proc/self/fd")) - before == 16
-    copy = pickle.loads(pickle.dumps(source))
-    del source
-    assert_same([copy[key] for key in (0, 9, 5)], [RECORDS[key] for key in (0, 9, 5)])
-    assert len(os.listdir("/proc/self/fd")) - before == 1
 
 
 def test_threads_decode_a_group_once(tmp_path: Path, decoded: list[tuple[int, list[str]]]) -> None:

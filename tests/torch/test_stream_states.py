@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.torch import DataLoader

@@ -355,15 +355,15 @@ class Dataset(NotesErrors, Generic[T_co]):
         """
         total = need_indexable(self._node, "reindex()", "Use reindex before it.")
         check_sampler(sampler)
-        if (reach := reach_of(sampler)) is not None and reach > total:
-            raise UsageError(
-                f"reindex() takes a sampler of keys below {total:,}, the number of elements; the largest key of "
-                f"{sampler!r} is {reach - 1:,}. Pass one for len(dataset) elements."
-            )
         innermost = sampler
         while isinstance(innermost, FixedOrder):
             innermost = innermost.sampler
         is_own = type(innermost).__module__.startswith("penstock.")
+        if is_own and (reach := reach_of(sampler)) is not None and reach > total:
+            raise UsageError(
+                f"reindex() takes a sampler of keys below {total:,}, the number of elements; the largest key of "
+                f"{sampler!r} is {reach - 1:,}. Pass one for len(dataset) elements."
+            )
         checked = sampler if is_own else CheckedSampler(sampler, total)
         return self._new(Reindex(self._node, checked, f"reindex({type(sampler).__name__})"))
 

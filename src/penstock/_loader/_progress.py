@@ -22,7 +22,7 @@ from penstock._graph import Context, is_endless, need_reach
 from penstock._loader._policy import REMEMBERED_STEPS
 from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
-from penstock._state import MAX_EPOCHS, LoaderState, Segment, Timeline, Token
+from penstock._state import MAX_EPOCHS, LoaderState, Segment, Timeline, Token, own_state
 from penstock._streaming import (
     LARGEST,
     Opening,
@@ -429,7 +429,7 @@ class IndexedProgress:
             StateError: the states should be equal and aren't.
         """
         if any(state.ahead is not None for state in states):
-            return self._own_of(states)
+            return own_state(states, self._shard.rank, self._shard.count)
         state = states[0]
         if any(
             (other.step, other.epoch, other.position) != (state.step, state.epoch, state.position) for other in states
@@ -439,23 +439,6 @@ class IndexedProgress:
                 f"{sorted({other.step for other in states})}. Load one of them alone."
             )
         return state
-
-    def _own_of(self, states: Sequence[LoaderState]) -> LoaderState:
-        """Return this rank's state, of those saved with ordered=False.
-
-        Raises:
-            StateError: it isn't known.
-        """
-        begun = [state for state in states if state.ahead is None]
-        within = [state for state in states if state.ahead is not None]
-        place = (self._shard.rank, self._shard.count)
-        own = [state for state in within if (state.rank, state.shape.ranks) == place] or begun or within
-        if own is begun and len({(state.step, state.epoch, state.position) for state in begun}) > 1:
-            raise StateError(
-                "of states that were saved with ordered=False, those at an epoch's begin have no rank, and these are "
-                f"of steps {sorted({state.step for state in begun})}. Load this rank's own state alone."
-            )
-        return own[0]
 
     def _ahead_of(self, state: LoaderState) -> tuple[tuple[int, int], ...]:
         """Return the spans of steps after a state's step that were delivered.

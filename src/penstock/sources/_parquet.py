@@ -1,6 +1,5 @@
 """The source of Parquet files; records are rows as dicts of columns."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
@@ -17,7 +16,6 @@ from penstock.sources._table_files import (
 )
 
 _FOOTERS: Final = 128  # of files, that are kept
-_READERS: Final = 16  # of files, that stay open: a new one takes as long as decoding some hundred texts
 _FORMAT: Final = "Parquet"
 
 
@@ -35,7 +33,7 @@ class Parquet(TableFiles):
     milliseconds. For these, pass `shuffle(blocks=True)`, write small groups, or convert the files to Arrow.
 
     The first use of a file reads its footer, and keeps the first row of each group in a cache directory until the
-    file's size or time changes. Up to 16 files stay open. Files must not change while they are read: a changed file
+    file's size or time changes. No descriptor stays open. Files must not change while they are read: a changed file
     raises SourceError.
 
     Args:
@@ -87,31 +85,23 @@ class Parquet(TableFiles):
         scan = BlockScan("parquet-1", "reading footers", _schema_and_rows, types, first, columns is not None)
         super().__init__(find_index(files, scan, cache, progress=progress), types, decoded_bytes)
         self._footers: dict[int, Array] = {}
-        self._readers: OrderedDict[int, Array] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_footers": {}, "_readers": OrderedDict()}
+        return {**super().__getstate__(), "_footers": {}}
 
     def _read_block(self, number: int, block: int, names: Sequence[str]) -> Block:
-        with reading(self._files[number].path, _FORMAT):
-            reader = self._readers.pop(number, None) or self._new_reader(number)  # of this thread alone, meanwhile
-            table = reader.read_row_group(block, columns=list(names), use_threads=False).select(list(names))
-        self._readers[number] = reader
-        if len(self._readers) > _READERS:
-            self._readers.popitem(last=False)
+        parquet, path = need_arrow("pyarrow.parquet"), self._files[number].path
+        footer = self._footers.get(number)
+        with (
+            reading(path, _FORMAT),
+            parquet.ParquetFile(path, metadata=footer, pre_buffer=False, page_checksum_verification=True) as opened,
+        ):
+            if footer is None:
+                if len(self._footers) >= _FOOTERS:
+                    self._footers.clear()
+                self._footers[number] = opened.metadata
+            table = opened.read_row_group(block, columns=list(names), use_threads=False).select(list(names))
         return table.to_batches(), table.get_total_buffer_size()
-
-    def _new_reader(self, number: int) -> Array:
-        """Return a reader of a file, whose footer is read once for all readers."""
-        parquet, footer = need_arrow("pyarrow.parquet"), self._footers.get(number)
-        reader = parquet.ParquetFile(
-            self._files[number].path, metadata=footer, pre_buffer=False, page_checksum_verification=True
-        )
-        if footer is None:
-            if len(self._footers) >= _FOOTERS:
-                self._footers.clear()
-            self._footers[number] = reader.metadata
-        return reader
 
 
 def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
