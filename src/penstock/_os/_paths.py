@@ -25,8 +25,8 @@ def local_path(path: str | os.PathLike[str], argument: str = "path") -> str:
     if _ADDRESS.match(given):
         raise UsageError(
             f"{rule} Copy or mount what is there. A source with an async read reads from a server, as "
-            "docs/how-to/read-from-a-server.md shows. Of file:// pass the path alone, and write ./ before a folder with "
-            "a colon at the end of its name."
+            "docs/how-to/read-from-a-server.md shows. Of file:// pass the path alone, and write ./ before a name that "
+            "ends with a colon."
         )
     if not given or "\0" in given:
         raise UsageError(f"{rule} Pass a str of at least one character, none of them null, or a pathlib.Path.")

@@ -421,10 +421,11 @@ class StreamsIterator(InterruptibleIterator[StreamsProgress]):
     def _open_streams(self, loader: object, base_seed: int) -> None:
         """Start a worker for each stream, with the base seed, in place of the workers with another one."""
         self._close()
+        self._streams = []
         given: Any = loader
+        for number in range(given.num_workers):
+            self._streams.append(_Stream(given, _start(given, self._sent, base_seed, number), self._ahead))
         self._base_seed = base_seed
-        starts = [_start(given, self._sent, base_seed, number) for number in range(given.num_workers)]
-        self._streams = [_Stream(given, start, self._ahead) for start in starts]
 
     @property
     def _workers(self) -> list[WorkerProcess]:  # torch has no public name for this, so programs use the private one

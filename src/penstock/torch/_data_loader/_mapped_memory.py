@@ -36,7 +36,7 @@ from penstock.errors import SourceError
 
 Access: TypeAlias = Literal["r", "r+", "c"]
 _MAP: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (.{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)\n")
-_CHANGED: Final = ("Anonymous:", "Swap:")  # of a private map: the pages that it has changed
+_CHANGED: Final = ("Anonymous:", "Swap:", "Private_Hugetlb:")  # of a private map: the pages that it has changed
 _ACCESS: Final = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 
@@ -128,9 +128,14 @@ _opened: Final[WeakValueDictionary[Any, NDArray[np.uint8]]] = WeakValueDictionar
 
 
 class ProcessMaps:
-    """The maps of this process at the time of the first search."""
+    """The maps of this process at the time of the first search.
 
-    def __init__(self) -> None:
+    Args:
+        is_empty: whether no memory is to be found.
+    """
+
+    def __init__(self, *, is_empty: bool = False) -> None:
+        self._is_empty = is_empty
         self._files: dict[int, MappedFile | None] = {}  # by the first address
 
     def find(self, address: int, size: int) -> MappedMemory | None:
@@ -144,10 +149,15 @@ class ProcessMaps:
         file = self._files[start]
         return None if file is None or address - start + size > file.nbytes else MappedMemory(file, address - start)
 
+    def hold(self) -> bool:
+        """Return whether the maps in which memory was found are still there, so that it was memory of theirs."""
+        found = {known for known in self._maps if self._files.get(known.start) is not None}
+        return not found or found <= {*_listed()}
+
     def _file(self, known: _Map) -> MappedFile | None:
         """Return the file of a map; None if its bytes aren't those of the map, or it can't be mapped again."""
         access: Access = "r" if known.kind[1] != "w" else "r+" if known.kind[3] == "s" else "c"
-        if known.kind[3] == "p" and known.start in self._changed:
+        if known.kind[3] == "p" and known.start not in self._unchanged:
             return None
         for path in (known.path, self._descriptors.get(known.file)):
             with Caught(OSError):
@@ -175,28 +185,35 @@ class ProcessMaps:
 
     @cached_property
     def _maps(self) -> list[_Map]:
-        found: list[_Map] = []
-        for line in _lines("maps"):
-            if (each := _map_of(line)) is None or not each.has_file:
-                continue
-            last = found[-1] if found else None
-            if last is not None and _continues(last, each):
-                found[-1] = last._replace(stop=each.stop)
-            else:
-                found.append(each)
-        return found
+        return [] if self._is_empty else _listed()
 
     @cached_property
-    def _changed(self) -> set[int]:
-        """The starts of private maps that have changed pages."""
-        found: set[int] = set()
+    def _unchanged(self) -> set[int]:
+        """The starts of maps that certainly have no changed pages of their own."""
+        listed: set[int] = set()
+        changed: set[int] = set()
         start = 0
         for line in _lines("smaps"):
             if (each := _map_of(line)) is not None:
                 start = self._starts[bisect_right(self._starts, each.start) - 1] if each.has_file else 0
+                listed.add(start)
             elif line.startswith(_CHANGED) and int(line.split()[1]):
-                found.add(start)
-        return found
+                changed.add(start)
+        return listed - changed
+
+
+def _listed() -> list[_Map]:
+    """Return the maps of files in this process now, in the order of their addresses."""
+    found: list[_Map] = []
+    for line in _lines("maps"):
+        if (each := _map_of(line)) is None or not each.has_file:
+            continue
+        last = found[-1] if found else None
+        if last is not None and _continues(last, each):
+            found[-1] = last._replace(stop=each.stop)
+        else:
+            found.append(each)
+    return found
 
 
 def _lines(name: str) -> Iterator[str]:

@@ -106,6 +106,21 @@ def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
 
 
 def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.PickleBuffer], *, shares: bool) -> bytes:
+    """Return a pickle, whose buffers are added to a list."""
+    if not shares:
+        if kind not in _picklers:
+            _picklers[kind] = _tensor_pickler(kind)
+        return _dumped_by(_picklers[kind], value, buffers)
+    known = len(buffers)
+    maps = ProcessMaps()
+    data = _dumped_by(_tensor_pickler(kind, maps), value, buffers)
+    if not maps.hold():  # memory of a map that has ended may be other memory by now
+        del buffers[known:]
+        data = _dumped_by(_tensor_pickler(kind, ProcessMaps(is_empty=True)), value, buffers)
+    return data
+
+
+def _dumped_by(made: type[pickle.Pickler], value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
     file = io.BytesIO()
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -116,9 +131,6 @@ def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.Pickl
         buffers.append(buffer)
         return False
 
-    made = _tensor_pickler(kind, ProcessMaps()) if shares else _picklers.get(kind)
-    if made is None:
-        made = _picklers[kind] = _tensor_pickler(kind)
     made(file, _PROTOCOL, buffer_callback=keep).dump(value)
     return file.getvalue()
 
