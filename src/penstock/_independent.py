@@ -43,6 +43,7 @@ _CONTAINERS: Final = frozenset({dict, list, tuple})
 _KNOWN_PARTS: Final = dict, list, tuple, set, frozenset
 _LEVELS_AT_A_GLANCE: Final = 4  # such as a list of batches, a batch, its fields, and none in these
 _QUICK: Final = IMMUTABLE | {np.ndarray}
+_OF_PICKLES: Final = "__reduce__", "__reduce_ex__", "__getstate__"
 _SINGLE: Final = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, Enum, np.dtype)
 """Objects of which a program has one; `copy.deepcopy` returns nearly all of them as they are."""
 _PYTHON_CLASS: Final = 1 << 9  # of `type.__flags__`: the type was made at run time, so its objects' attributes are seen
@@ -192,7 +193,8 @@ def shared_within(element: Element) -> list[list[Part]] | None:
             is_repeated = is_repeated or not _is_value(part)
             continue
         found[id(part)] = part
-        pending += _inside(part)
+        if not _has_own_pickle(part):
+            pending += _inside(part)
     parts = list(found.values())
     memory = _memory_of_all(parts, range(len(parts)))
     groups = [[parts[number] for _, _, number, _ in group] for group in _groups(memory) if _writing(group)]
@@ -356,6 +358,14 @@ def _inside(part: Part) -> Iterable[object]:
         return _attributes(part).values()
     has_parts = isinstance(part, _KNOWN_PARTS) or type(part).__flags__ & _PYTHON_CLASS
     return gc.get_referents(part) if has_parts else ()
+
+
+def _has_own_pickle(part: Part) -> bool:
+    """Return whether an object's class says what a pickle has of it, such as a name: a whole program may hang on it."""
+    if isinstance(part, _KNOWN_PARTS) or _is_array(part) or is_tensor(part):
+        return False
+    kind: Any = type(part)
+    return any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OF_PICKLES)
 
 
 def _attributes(part: object) -> dict[str, object]:

@@ -109,11 +109,13 @@ def _reduced_text(scalar: object) -> _Reduced:
 def reduced_array(array: "NDArray[Any]") -> _Reduced:
     """Reduce an array so that it has its strides and its byte order in another process; wide gaps are left out.
 
-    NumPy does so with an array in C order; an array of objects, which has no gaps in a pickle, is left to it, too.
+    NumPy does so with an array in C order, unless it has times, which lose the flag for writes. An array of objects,
+    which has no gaps in a pickle and can be written to, is left to it, too.
     """
     dtype = array.dtype
     is_in_c_order = array.flags.c_contiguous
-    if dtype.hasobject or (is_in_c_order and (dtype.isnative or dtype.names is not None)):
+    is_usual = dtype.kind not in "mM" and (dtype.isnative or dtype.names is not None)
+    if dtype.hasobject or (is_in_c_order and is_usual):
         return cast("_Reduced", array.__reduce_ex__(pickle.HIGHEST_PROTOCOL))
     if not dtype.itemsize:  # texts without characters
         return np.ndarray, (array.shape, dtype)

@@ -6,7 +6,7 @@ again where a function may follow. An array in C order needs nothing of this. On
 column of a large table, loses them: a copy with these gaps may be larger than the machine's memory.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ALL: Final = slice(None)
 _BACKWARDS: Final = slice(None, None, -1)
 _FIRST: Final = slice(1)
-_MAX_SPREAD: Final = 4  # times the bytes of the items
+_MAX_SPREAD: Final = 2  # times the bytes of the items
 
 
 def whole_items(array: "NDArray[Any]") -> "NDArray[Any]":
@@ -76,7 +76,7 @@ def without_wide_gaps(array: "NDArray[Any]") -> "NDArray[Any]":
     """
     if not array.size or not is_spread(span_of(array.dtype, array.shape, array.strides)[1], array.nbytes):
         return array
-    made = _compact_copy(array)
+    made = copied_items(array)
     made.flags.writeable = array.flags.writeable
     return made
 
@@ -107,6 +107,23 @@ def written_into(
     return array
 
 
+def copied_items(array: "NDArray[Any]", order: Literal["C", "F", "K"] = "K") -> "NDArray[Any]":
+    """Return a copy of an array without gaps, with the bytes between the fields of its items."""
+    items = whole_items(array) if type(array) is np.ndarray else array  # a subclass may have more than items
+    made = items.copy(order)
+    return made if items is array else made.view(array.dtype)
+
+
+def copied_rows(column: "NDArray[Any]") -> "list[NDArray[Any]]":
+    """Return copies of the rows of an array, of which there is at least one, with their strides."""
+    first = column[0]
+    flags = first.flags
+    is_plain = type(first) is np.ndarray and first.dtype.names is None and flags.writeable and flags.forc
+    if is_plain and first.copy("K").strides == first.strides:  # nearly always, and three times as fast
+        return [row.copy("K") for row in column]
+    return list(map(copied_with_strides, column))
+
+
 def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
     """Return a copy of an array with its strides, which is read-only if the array is.
 
@@ -116,19 +133,13 @@ def copied_with_strides(array: "NDArray[Any]") -> "NDArray[Any]":
     if not flags.forc and (compact := without_wide_gaps(array)) is not array:
         return compact
     is_plain = type(array) is np.ndarray and not array.dtype.hasobject
-    made = _compact_copy(array) if flags.forc or not is_plain else None
+    made = copied_items(array) if flags.forc or not is_plain else None
     if made is None or (made.strides != array.strides and made.size and is_plain):  # those of single items may differ
         made = _new(array.dtype, array.shape, array.strides)
         _in_memory_order(whole_items(made))[...] = _in_memory_order(whole_items(array))
     if not flags.writeable:
         made.flags.writeable = False
     return made
-
-
-def _compact_copy(array: "NDArray[Any]") -> "NDArray[Any]":
-    items = whole_items(array) if type(array) is np.ndarray else array  # a subclass may have more than items
-    made = items.copy("K")
-    return made if items is array else made.view(array.dtype)
 
 
 def _in_memory_order(array: "NDArray[Any]") -> "NDArray[Any]":

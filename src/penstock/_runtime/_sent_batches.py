@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock._graph import Element
 from penstock._memory import Lease, Region, aligned
 from penstock._runtime._room import Room
-from penstock._strides import copied_with_strides
+from penstock._strides import copied_rows
 from penstock._tensors import array_of, dtype_name, is_tensor, memory_order, tensors_over
 
 _KINDS: Final = "biufc"
@@ -105,7 +105,7 @@ def _divided(column: NDArray[Any], copied_bytes: int) -> list[NDArray[Any]]:
     if column.ndim == 1:  # of tensors without axes
         return list(map(np.array, column))
     is_copied = column[0].nbytes <= copied_bytes
-    return [copied_with_strides(array) for array in column] if is_copied else list(column)
+    return copied_rows(column) if is_copied else list(column)
 
 
 class _Writer:

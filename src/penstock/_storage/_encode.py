@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from penstock._independent import shared_within
 from penstock._pickles import dumps, dumps_sharing, plain_text
-from penstock._strides import in_one_piece, whole_items, with_strides, without_wide_gaps
+from penstock._strides import copied_items, in_one_piece, with_strides, without_wide_gaps
 from penstock._tree import LEAF, Element, Structure, flatten, unflatten
 from penstock.errors import UsageError
 
@@ -248,7 +248,7 @@ def _take_array(dtype: np.dtype[Any], lengths: struct.Struct, data: bytes, start
     shape = lengths.unpack_from(data, start)
     start += lengths.size
     array: NDArray[Any] = np.ndarray(shape, dtype, data, start)
-    return whole_items(array).copy().view(dtype), start + array.nbytes
+    return copied_items(array), start + array.nbytes
 
 
 def _take_view(dtype: np.dtype[Any], axes: int, data: bytes, start: int) -> tuple[object, int]:

@@ -10,14 +10,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from penstock import _tensors as tensors
 from penstock._memory import aligned
 from penstock._pickles import load
-from penstock._strides import whole_items
+from penstock._strides import copied_items
 from penstock.errors import MessageError, UsageError
 from penstock.transport._bytes import Bytes
 from penstock.transport._encoding._containers import Builder, builder_of
@@ -228,9 +228,9 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     if leaf.has_text and not message.allow_pickle:
         check_text(array)
     if leaf.is_scalar:
-        scalar: object = _copied(array)[()]
+        scalar: object = copied_items(array)[()]
         return scalar
-    return _copied(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array
+    return copied_items(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array
 
 
 def _permuted(leaf: ArrayLeaf | TensorLeaf, axes: tuple[int, ...], message: _Message) -> object:
@@ -259,11 +259,7 @@ def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _M
     is_copied = private and math.prod(leaf.shape) * leaf.dtype.itemsize > leaf.nbytes
     memory = np.frombuffer(message.view, np.uint8, leaf.nbytes).copy() if is_copied else message.memory
     array: NDArray[Any] = np.ndarray(leaf.shape, leaf.dtype, memory, start, strides)
-    return _copied(array) if private and not is_copied else array
-
-
-def _copied(array: "NDArray[Any]", order: Literal["C", "F"] = "C") -> "NDArray[Any]":
-    return whole_items(array).copy(order).view(array.dtype)
+    return copied_items(array) if private and not is_copied else array
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:

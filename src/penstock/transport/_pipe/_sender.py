@@ -10,6 +10,7 @@ The steps of an operation wait for room and memory, copy leaves, and send frames
     limit.
 """
 
+import _thread
 import contextlib
 import gc
 import os
@@ -300,7 +301,7 @@ class Sender:
         Raises:
             UsageError: the reader is in this process, where this thread is the only one and blocks.
         """
-        if self.operations.blocks and self.reader_pid == os.getpid() and threading.active_count() == 1:
+        if self.operations.blocks and self.reader_pid == os.getpid() and not _has_threads():
             raise UsageError(
                 "this wait for the reader can't end: the reader is in this process, which has no other thread that "
                 f"could receive. Receive what was sent first (capacity={self._capacity} elements are sent ahead, as "
@@ -419,6 +420,11 @@ class Sender:
         else:
             with contextlib.suppress(ClosedError):  # its owner may have closed it before
                 self.arena.dismiss(self._participant, acknowledgements=self._messages)
+
+
+def _has_threads() -> bool:
+    """Return whether Python has started other threads that may run now; also such as `threading` doesn't know."""
+    return threading.active_count() > 1 or vars(_thread)["_count"]() > 0
 
 
 def _inline(encoded: Encoded) -> bytes:
