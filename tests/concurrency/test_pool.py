@@ -200,6 +200,21 @@ def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]
 
     assert "StopIteration" in str(run_on("asyncio", functools.partial(main, workers.stop_iteration)))
     assert "CancelledError" in str(run_on("asyncio", functools.partial(main, workers.cancelled)))
+    assert "GeneratorExit" in str(run_on("asyncio", functools.partial(main, workers.generator_exit)))
+
+
+@IN_PLACES
+def test_a_group_of_interrupts_arrives_as_any_exception(place: Place) -> None:
+    """It is no Exception, but the scope raises it as the worker has, with the note."""
+
+    async def main() -> None:
+        async with WorkerPool(workers.Plain, 1, place=place) as pool:
+            await (await pool.assign(workers.grouped))
+
+    with pytest.raises(BaseExceptionGroup) as left:
+        run_on("asyncio", main)
+    assert str(left.value).startswith("several")
+    assert "In worker 0, job 0 of the pool" in left.value.__notes__
 
 
 @pytest.mark.parametrize("place", ["thread", "process"])

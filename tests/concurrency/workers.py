@@ -110,6 +110,16 @@ def system_exit() -> None:
     raise SystemExit(7)
 
 
+def generator_exit() -> None:
+    """Raise GeneratorExit."""
+    raise GeneratorExit
+
+
+def grouped() -> None:
+    """Raise a group that isn't an Exception."""
+    raise BaseExceptionGroup("several", [OddError("odd", 7), KeyboardInterrupt()])
+
+
 def exit_now() -> None:
     """End the process at once."""
     os._exit(7)

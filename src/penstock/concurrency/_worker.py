@@ -88,10 +88,13 @@ class Place(Protocol[Job, Result]):
 
 
 def for_a_future(error: BaseException, source: str = "a worker") -> BaseException:
-    """Return an exception that a future accepts: for a StopIteration, which it doesn't, a RuntimeError."""
-    if not isinstance(error, StopIteration):
+    """Return an exception that a future can have: for a StopIteration or a GeneratorExit, a RuntimeError.
+
+    A future refuses the one; the other would close the coroutines that await the future.
+    """
+    if not isinstance(error, StopIteration | GeneratorExit):
         return error
-    replacement = RuntimeError(f"{source} raised StopIteration({error.value!r})")
+    replacement = RuntimeError(f"{source} raised {error!r}")
     replacement.__cause__ = error
     return replacement
 

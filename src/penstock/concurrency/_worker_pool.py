@@ -22,18 +22,20 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
 from penstock._caught import Caught
 from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
 from penstock.concurrency._places import ProcessPlace, TaskPlace, ThreadPlace, pickled_factory
-from penstock.concurrency._worker import AsyncWorker, Place, Worker, is_own_cancellation
+from penstock.concurrency._worker import AsyncWorker, Place, Worker, for_a_future, is_own_cancellation
 from penstock.errors import ClosedError, UsageError, WorkerError
 
 Job = ParamSpec("Job")
 Result = TypeVar("Result")
+_ENDING: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class _Member(Generic[Job, Result]):
 
     number: int
     inbox: asyncio.Future[_Assignment[Job, Result] | None] | None = None
+    task: asyncio.Task[None] | None = None  # in which it is served
     death: BaseException | None = None  # the error of its process, if that died
 
     @property
@@ -177,10 +180,10 @@ class WorkerPool(Generic[Job, Result]):
         """
         self._dismiss()
         try:
-            if error is None or isinstance(error, Exception):
-                await self._tasks.__aexit__(None, None, None)
-            else:
+            if isinstance(error, _ENDING):
                 await self._tasks.__aexit__(kind, error, trace)
+            else:
+                await self._tasks.__aexit__(None, None, None)
         finally:
             self._left = True
         if self._error is not None and not _comes_from(error, self._error):
@@ -289,14 +292,18 @@ class WorkerPool(Generic[Job, Result]):
         assert self._error is not None
         raise self._error.with_traceback(self._traceback)  # otherwise each raise would lengthen its traceback
 
-    def _accept(self, error: BaseException, where: str) -> BaseException:
-        """Return the error to report for a worker's exception; raise it if it is this task's own cancellation."""
-        if isinstance(error, GeneratorExit) or is_own_cancellation(error):
+    def _accept(self, member: _Member[Job, Result], error: BaseException, where: str) -> BaseException:
+        """Return the error to report for a worker's exception; raise it if it ends this task, and isn't the worker's.
+
+        A GeneratorExit outside of the task closes the coroutine, since its loop was dropped.
+        """
+        if (isinstance(error, GeneratorExit) and member.task is not _current_task()) or is_own_cancellation(error):
             raise error
         if isinstance(error, asyncio.CancelledError):
             reported = WorkerError("a worker raised CancelledError, though it was not cancelled")
             reported.__cause__ = error
             error = reported
+        error = for_a_future(error)
         self._fail(error, where)
         return error
 
@@ -304,24 +311,25 @@ class WorkerPool(Generic[Job, Result]):
 
     async def _serve(self, member: _Member[Job, Result]) -> None:
         place = self._make_place(member)
+        member.task = asyncio.current_task()
         try:
-            await self._try(place.start, f"the start of worker {member.number}")
+            await self._try(member, place.start, f"the start of worker {member.number}")
             while place.started and await self._do_next(place, member):
                 pass
         finally:
             self._dismiss()  # a worker ends only if it has failed, or if all are stopped
             try:
                 if place.started:
-                    await self._try(place.stop, f"the stop of worker {member.number}")
+                    await self._try(member, place.stop, f"the stop of worker {member.number}")
             finally:
                 await place.close()
 
-    async def _try(self, method: Callable[[], Awaitable[None]], where: str) -> None:
+    async def _try(self, member: _Member[Job, Result], method: Callable[[], Awaitable[None]], where: str) -> None:
         with Caught() as caught:
             await method()
         if caught.error is None:
             return
-        error = self._accept(caught.error, where)
+        error = self._accept(member, caught.error, where)
         if self._error is not None and error is not self._error:  # no future reports it
             self._error.add_note(f"Later, in {where}: {''.join(traceback.format_exception_only(error)).rstrip()}")
         self._end_program(error)
@@ -337,7 +345,7 @@ class WorkerPool(Generic[Job, Result]):
                 assignment.result.set_result(result)
         if caught.error is not None:
             try:
-                error = self._accept(caught.error, f"worker {member.number}, job {assignment.number}")
+                error = self._accept(member, caught.error, f"worker {member.number}, job {assignment.number}")
             except asyncio.CancelledError:
                 assignment.result.cancel()
                 raise
@@ -390,6 +398,13 @@ class WorkerPool(Generic[Job, Result]):
         member.death = error
         if member.idle:  # a busy one's call reports it
             self._fail(error, f"worker {member.number}, which was idle,")
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    """Return the task that runs now; None outside of one."""
+    with suppress(RuntimeError):  # no loop runs
+        return asyncio.current_task()
+    return None
 
 
 def _comes_from(error: BaseException | None, origin: BaseException) -> bool:
