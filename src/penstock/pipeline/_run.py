@@ -423,6 +423,7 @@ async def run(stages: Sequence[StageTask]) -> None:
     finally:
         tasks.clear()  # a task keeps the traceback of its cancellation, whose frames hold this dict: a reference cycle
         for stage in stages:  # a task cancelled before its first step hasn't ended them; a second end has no effect
+            stage.beside.clear()  # the tasks of joined flows hold one another
             for output in stage.outputs:
                 output.end(None)
 

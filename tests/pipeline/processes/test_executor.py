@@ -1,9 +1,11 @@
 """Processes of a stage: outcomes, deaths and retries, random numbers, ends."""
 
+import gc
 import os
 import select
 import signal
 import time
+import weakref
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
@@ -301,6 +303,19 @@ def test_a_result_that_can_not_be_rebuilt() -> None:
             list(pipeline)
         assert failed.value.stage == "unbuildable"
     assert isinstance(failed.value.__cause__, WorkerError)
+
+
+def test_results_are_freed_when_the_reader_drops_them() -> None:
+    """Nothing keeps a result that was read until Python's collector runs."""
+    builder = PipelineBuilder().add_source([[number] for number in range(9)])
+    builder.pipe(frozenset, executor=ProcessExecutor(1)).add_sink()
+    gc.disable()
+    try:
+        with builder.build(num_threads=1).auto_stop() as pipeline:
+            read = [weakref.ref(result) for result in pipeline]
+        assert [each() for each in read] == [None] * 9
+    finally:
+        gc.enable()
 
 
 def test_a_death_in_a_pipeline() -> None:

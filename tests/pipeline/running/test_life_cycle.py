@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import AlreadyRunningError, ClosedError, UsageError
-from penstock.pipeline import Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import Pipe, Pipeline, PipelineBuilder, StageEnded
 from tests.pipeline.meaning.graphs import KINDS, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, Gate, Pass, build, gate, read_by_for
 
@@ -389,14 +389,18 @@ def test_a_pass_that_was_left_early_keeps_no_items(kind: Any) -> None:
     """Once the pipeline has stopped, the items that no reader took are gone, without Python's collector."""
     made: list[weakref.ref[Held]] = []
 
+    def same(item: Held) -> Held:
+        return item
+
     def items() -> Iterator[Held]:
         while True:
             held = Held()
             made.append(weakref.ref(held))
             yield held
 
-    builder = PipelineBuilder().add_source(Again(items)).pipe(of_kind(kind, lambda item: item), concurrency=2)
-    builder.aggregate(2).disaggregate().pipe(of_kind("async", lambda item: item), concurrency=2, output_order="input")
+    builder = PipelineBuilder().add_source(Again(items)).pipe(of_kind(kind, same), concurrency=2)
+    builder.aggregate(2).disaggregate().path_variants(lambda item: id(item) % 2, [[Pipe(same)], [Pipe(same)]])
+    builder.pipe(of_kind("async", same), concurrency=2, output_order="input")
     gc.disable()
     try:
         with builder.add_sink(2).build(num_threads=2).auto_stop() as pipeline:

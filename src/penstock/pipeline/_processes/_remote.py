@@ -9,6 +9,7 @@ Guarantees:
 """
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -231,6 +232,12 @@ def explain_death(error: BaseException, name: str) -> BaseException:
     return explained
 
 
+def _cancel_if_cancelled(submitted: "weakref.ref[Future[Any]]", outcomes: Future[Any]) -> None:
+    sent = submitted()
+    if sent is not None and outcomes.cancelled():
+        sent.cancel()
+
+
 class _Sending:
     """A chunk that is being sent.
 
@@ -242,7 +249,8 @@ class _Sending:
         self.outcomes: Future[list[Outcome]] = Future()
         with Caught() as submitting:
             submitted = submit()
-            self.outcomes.add_done_callback(lambda outcomes: outcomes.cancelled() and submitted.cancel())
+            # A future keeps its callbacks: without the weak reference each would hold the other one, with its result.
+            self.outcomes.add_done_callback(partial(_cancel_if_cancelled, weakref.ref(submitted)))
             submitted.add_done_callback(self._receive)
         if submitting.error is not None:
             self._fail(submitting.error)
