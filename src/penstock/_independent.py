@@ -364,7 +364,7 @@ def _has_own_pickle(part: Part) -> bool:
     """Return whether an object's class says what a pickle has of it, such as a name: a whole program may hang on it."""
     if isinstance(part, _KNOWN_PARTS) or _is_array(part) or is_tensor(part):
         return False
-    kind: Any = type(part)
+    kind = cast("Any", type(part))
     return any(getattr(kind, name, None) is not getattr(object, name, None) for name in _OF_PICKLES)
 
 

@@ -59,10 +59,10 @@ def parts(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset]) -> dict[str, ps.D
 
 
 @st.composite
-def weights(draw: st.DrawFn, names: list[str]) -> Any:
-    """Draw weights for each name, or a schedule of these."""
+def weights(draw: st.DrawFn, names: list[str], *, may_change: bool = True) -> Any:
+    """Draw weights for each name, or, if they may change, a schedule of these."""
     one = st.fixed_dictionaries(dict.fromkeys(names, WEIGHTS))
-    if draw(st.booleans()):
+    if not may_change or draw(st.booleans()):
         return draw(one)
     return {0: draw(one)} | draw(st.dictionaries(st.integers(1, 60), one, max_size=2))
 
@@ -160,7 +160,7 @@ def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
             indexed = all(positions_of(part) is not None for part in named.values())
             measure = weight_of if dealable and indexed else draw(st.sampled_from([None, weight_of]))
             stop: Literal["first", "all"] = "all" if dealable else draw(STOPS)
-            return ps.mix(named, draw(weights(list(named))), measure=measure, stop=stop)
+            return ps.mix(named, draw(weights(list(named), may_change=not dealable)), measure=measure, stop=stop)
         case 1:
             return ps.concatenate(draw(parts(ordered)))
         case 2 if not dealable:

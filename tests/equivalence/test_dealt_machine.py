@@ -219,7 +219,7 @@ class DealtMachine(RuleBasedStateMachine):
             if not is_same:  # the mixture has had other weights since
                 self.know_only(self.deal.rest([at.row for at in self.ats]))
 
-    @precondition(lambda self: self.can_deal)
+    @precondition(lambda self: self.can_deal and (self.mixture is None or len(self.mixture.schedule) == 1))
     @rule(ranks=RANKS, workers=WORKERS, size=SIZES, steps=st.none() | st.integers(0, 3))
     def change_ranks(self, ranks: int, workers: int, size: int, steps: int | None) -> None:
         """Deal the rest, perhaps after some steps, to other ranks; then perhaps read it to the end."""
