@@ -88,6 +88,11 @@ class Combining(CombineFacts):
         """Whether an element depends on how many elements came before: no rank then continues where another was."""
         return not self.takes_one
 
+    def of_rank(self, ranks: int) -> Self:
+        """Return the value for one of several ranks, each of which has every `ranks`-th element."""
+        del ranks
+        return self
+
     def keeping_all(self) -> Self:
         """Return the value for an old rank's segment, whose stage must yield each element that was held open."""
         return self
@@ -101,13 +106,11 @@ class CombineStage:
         value: the step.
         names: of the parts.
         parts: their stages.
-        ranks: the number of ranks that take turns in the elements.
     """
 
     value: Combining
     names: tuple[str, ...]
     parts: tuple[Stage, ...]
-    ranks: int = 1
 
     def start(self) -> Token:
         return self.value.start(tuple(part.start() for part in self.parts))

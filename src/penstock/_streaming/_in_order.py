@@ -122,7 +122,8 @@ def _made(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[L
         case Cache():
             return below(node.parent)
         case Combine():
-            return combining_of(node).in_order(node.names, [below(part) for part in node.parts])
+            combining = combining_of(node).of_rank(share.ranks)
+            return combining.in_order(node.names, [below(part) for part in node.parts])
         case Stream():
             return streamed(node, epoch, share.rank, share.ranks)
         case Read() | Reindex() | Gather():

@@ -87,6 +87,9 @@ class Mix(TakingTurns):
     def depends_on_count(self) -> bool:
         return len(self.schedule) > 1
 
+    def of_rank(self, ranks: int) -> Self:
+        return replace(self, schedule=tuple((-(-start // ranks), weights) for start, weights in self.schedule))
+
     def keeping_all(self) -> Self:
         return replace(self, stop="all")
 

@@ -300,10 +300,9 @@ class _Opener:
             opened = self._held(part, inputs._replace(first=inputs.first + len(refs)), token)
             stages.append(opened.stage)
             refs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
-        value = combining_of(node)
+        value = combining_of(node).of_rank(self.opening.ranks)
         value = value if held_at is None and not inputs.keeps_all else value.keeping_all()
-        stage = CombineStage(value, node.names, tuple(stages), self.opening.ranks)
-        return _Opened(self.timed(stage, node), refs)
+        return _Opened(self.timed(CombineStage(value, node.names, tuple(stages)), node), refs)
 
     def _held(
         self, node: Node, inputs: _Inputs, held_at: Token, batched: int = 0, *, starts_there: bool = False

@@ -53,10 +53,6 @@ class Shares(NamedTuple):
     measure: Measure | None = None
     """Returns the amount by which an element counts towards its part's share; None counts 1."""
 
-    def of_rank(self, ranks: int) -> "Shares":
-        """Return the shares by the elements of one of several ranks, each of which has every `ranks`-th element."""
-        return self._replace(schedule=tuple((-(-start // ranks), weights) for start, weights in self.schedule))
-
     def entry(self, count: int, ended: Sequence[bool]) -> int | None:
         """Return the number of the schedule's entry for the next element; None at the end.
 
@@ -130,7 +126,7 @@ class TakingTurns(Combining):
         check_parts(stage, tokens, of="a mixture")
 
     def run(self, stage: CombineStage, token: Token) -> Iterator[Chunk]:
-        shares = self.shares(len(stage.parts)).of_rank(stage.ranks)
+        shares = self.shares(len(stage.parts))
         tokens = list(self.tokens(token))
         inputs = [PartInput(part, at) for part, at in zip(stage.parts, tokens, strict=True)]
         turns = _Turns(shares, token)

@@ -161,7 +161,7 @@ TRANSPORT: Final[Faults] = {
     },
     "transport/_encoding/_decoder.py": {
         "decoder: a small array is a view of memory that is reused": (
-            *("_copied(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array", "array"),
+            *("copied_items(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array", "array"),
             *("transport/encoding/test_memory.py", "transport/pipe/test_pipe.py"),
         ),
     },

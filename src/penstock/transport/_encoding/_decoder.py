@@ -228,7 +228,7 @@ def _array(leaf: ArrayLeaf | TensorLeaf, message: _Message) -> object:
     if leaf.has_text and not message.allow_pickle:
         check_text(array)
     if leaf.is_scalar:
-        scalar: object = copied_items(array)[()]
+        scalar: object = copied_items(array, "C")[()]
         return scalar
     return copied_items(array, leaf.order) if leaf.nbytes <= message.copied_bytes else array
 
@@ -259,7 +259,7 @@ def _strided(leaf: ArrayLeaf | TensorLeaf, strides: tuple[int, ...], message: _M
     is_copied = private and math.prod(leaf.shape) * leaf.dtype.itemsize > leaf.nbytes
     memory = np.frombuffer(message.view, np.uint8, leaf.nbytes).copy() if is_copied else message.memory
     array: NDArray[Any] = np.ndarray(leaf.shape, leaf.dtype, memory, start, strides)
-    return copied_items(array) if private and not is_copied else array
+    return copied_items(array, "C") if private and not is_copied else array
 
 
 def _referred(leaf: ArrayLeaf | TensorLeaf, place: object, message: _Message) -> object:
