@@ -1348,8 +1348,9 @@ def _named_fractions(fractions: object) -> Mapping[str, float]:
     """
     if isinstance(fractions, Mapping):
         return cast("Mapping[str, float]", fractions)
-    if isinstance(fractions, float) and 0 < fractions < 1:  # NumPy's float64 is one
-        share = Fraction(repr(float(fractions)))  # the number as it is written, so that both shares add up to 1
+    one: Any = fractions
+    if isinstance(fractions, float | np.floating) and 0 < one < 1:
+        share = Fraction(str(one))  # the number as it is written, so that both shares add up to 1
         return {"0": float(share), "1": float(1 - share)}
     if isinstance(fractions, list | tuple):
         return {str(number): share for number, share in enumerate(cast("Sequence[float]", fractions))}

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
+import numpy as np
+
 from penstock import _streaming
 from penstock._dataset._dataset import Dataset
 from penstock._dataset._field_names import explained
@@ -31,7 +33,7 @@ Schedule: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 @explained("mix")
 def mix(
     parts: Mapping[str, Dataset[T]] | Sequence[Dataset[T]],
-    weights: Weights | Sequence[float] | Mapping[int, Weights] | None = None,
+    weights: Weights | Sequence[float] | Mapping[int, Weights | Sequence[float]] | None = None,
     *,
     stop: Stop = "first",
     measure: str | Callable[[T], int] | None = None,
@@ -229,14 +231,16 @@ def _listed(parts: object, more: tuple[object, ...]) -> object:
 
 
 def _named_weights(parts: object, weights: object) -> object:
-    """Return a list of weights as a dict by the names of the datasets; other weights unchanged.
+    """Return lists of weights, also those of a schedule, as dicts by the names of the datasets; others unchanged.
 
     Raises:
         UsageError: the weights are a list, and the datasets are not a list of the same length.
     """
-    if not isinstance(weights, list | tuple):
+    if _is_mapping(weights):
+        return {key: _named_weights(parts, each) if _is_list(each) else each for key, each in weights.items()}
+    if not _is_list(weights):
         return weights
-    listed = cast("Sequence[object]", weights)
+    listed = list(weights)
     if not isinstance(parts, list | tuple):
         raise UsageError(
             f"weights must be a dict with a weight for each name if the datasets are a dict; got {weights!r}"
@@ -281,7 +285,8 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
         return ((0, (1,) * len(names)),)
     if not _is_mapping(weights) or not weights:
         raise UsageError(
-            f"weights must be a dict with a weight for each name, or such dicts by position; got {weights!r}"
+            f"weights must be a dict with a weight for each name, or such dicts by position; or, if the datasets are a "
+            f"list, a list of weights; got {weights!r}"
         )
     by_position = {0: weights} if all(isinstance(key, str) for key in weights) else weights
     starts = [need_count("schedule position", start) for start in by_position]
@@ -303,6 +308,10 @@ def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:
     if unknown:
         raise UsageError(f"weights must name parts of the mixture, {list(names)}; got {unknown}")
     return integer_weights([weights.get(name, 0) for name in names])
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple | np.ndarray)
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
