@@ -214,7 +214,7 @@ class DealtMachine(RuleBasedStateMachine):
     def restore(self, saved: Saved, workers: int, size: int, *, together: bool) -> None:
         """Close, and resume from a state, with other workers and another batch size, on the same number of ranks."""
         is_same = saved.dataset is self.dataset
-        if is_same or (self.mixture is not None and not self.mixture.holds_rows):
+        if is_same or (self.mixture is not None and not self.mixture.holds_rows and saved.deal.is_whole):
             self.reopen(saved, len(saved.ats), workers, size, together=together)
             if not is_same:  # the mixture has had other weights since
                 self.know_only(self.deal.rest([at.row for at in self.ats]))
@@ -293,22 +293,19 @@ class DealtMachine(RuleBasedStateMachine):
         """
         old = self.mixture
         assert old is not None
-        if not self.deal.is_whole and old.holds_rows:
-            return
-        position = max(self.reached(old, rank) for rank in range(self.ranks)) + data.draw(LATER)
+        if not self.deal.is_whole:
+            return  # a schedule can't follow a deal
+        position = self.ranks * (max(self.reached(old, rank) for rank in range(self.ranks)) + data.draw(LATER))
         changed = old.changed(position, data.draw(weights(list(old.parts))), {})
         states, deal, ats, rows = self.states(), self.deal, self.ats, [at.row for at in self.ats]
         self.mixture, self.dataset = changed, changed.dataset
         self.reopen(Saved(states, self.epoch, deal, ats, self.dataset), self.ranks, self.workers, self.size)
-        if deal.is_whole:
-            whole = self.whole(self.epoch)
-            assert prefixes(deal.known, rows) == prefixes(whole.known, rows)
-            self.stand(self.epoch, whole, self.ats)
-        else:
-            self.know_only(deal.rest(rows))
+        whole = self.whole(self.epoch)
+        assert prefixes(deal.known, rows) == prefixes(whole.known, rows)
+        self.stand(self.epoch, whole, self.ats)
 
     def reached(self, mixture: Mixture, rank: int) -> int:
-        """Return the number of a mixture's elements that a rank has read, held ones included; 0 after a deal."""
+        """Return the number of a mixture's elements that a rank has read, held ones included, in a whole deal."""
         count = 0
 
         def counted(element: object) -> object:
@@ -316,11 +313,10 @@ class DealtMachine(RuleBasedStateMachine):
             count += 1
             return element
 
-        if self.deal.is_whole:
-            dataset = mixture.over(mixture.mixed.map(counted, name="counted"))
-            batches = dataset.batch(self.ranks, merge=list)  # of which each rank has one row
-            rows = rank_of(batches, self.epoch, rank, self.ranks)
-            assert len(list(islice(rows, self.ats[rank].row))) == self.ats[rank].row
+        dataset = mixture.over(mixture.mixed.map(counted, name="counted"))
+        batches = dataset.batch(self.ranks, merge=list)  # of which each rank has one row
+        rows = rank_of(batches, self.epoch, rank, self.ranks)
+        assert len(list(islice(rows, self.ats[rank].row))) == self.ats[rank].row
         return count
 
     def teardown(self) -> None:

@@ -140,3 +140,10 @@ def test_ranks_change_their_weights_together() -> None:
     other = ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
     with pytest.raises(StateError, match=r"a mix with a schedule .* on as many ranks as saved the states"):
         other.load_state_dict(states)
+    constant = ps.mix(parts, {"a": 1, "b": 1}).batch(8)
+    one, dealt = ps.Loader(constant), ps.Loader(constant, shard=ps.Shard(0, 2, uneven=True))
+    next(iter(one))
+    dealt.load_state_dict([one.state_dict()])
+    next(iter(dealt))
+    with pytest.raises(StateError, match=r"a mix with a schedule .* nor follow such a deal"):
+        other.load_state_dict(dealt.state_dict())

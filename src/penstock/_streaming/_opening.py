@@ -558,7 +558,7 @@ def _check_steps(node: Node) -> None:
         if verb and not is_block_input(step):
             raise StateError(
                 f"{verb} over datasets that are read in order can't be dealt to another number of ranks within an "
-                "epoch. Resume on as many ranks as saved the states."
+                "epoch, nor follow such a deal. Resume on as many ranks as saved the states, or from an epoch's begin."
             )
 
 
@@ -591,6 +591,7 @@ def rank_segments_from_json(value: Token, node: Node) -> tuple[RankSegment, ...]
     Raises:
         StateError: this dataset can't have such segments.
     """
+    _check_steps(node)
     inputs = inputs_of(node)
     rank_segments: list[RankSegment] = []
     for rank_segment in _listed(value, "a state after a change of ranks has parts that a rank reads"):
