@@ -166,5 +166,7 @@ def _fill(array: "NDArray[Any]", raw: "NDArray[np.uint8]") -> None:
 
 
 def _new(dtype: "np.dtype[Any]", shape: tuple[int, ...], strides: tuple[int, ...]) -> "NDArray[Any]":
+    if 0 in shape:  # has no memory, whatever its strides
+        return np.empty(shape, dtype)
     start, size = span_of(dtype, shape, strides)
     return np.ndarray(shape, dtype, np.empty(size, np.uint8), start, strides)

@@ -98,6 +98,7 @@ VIEWS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "read-only, transposed": lambda array: read_only(array).T,
     "read-only, a single item": lambda array: read_only(array[0, 0, 0, ...]),
     "read-only, no items": lambda array: read_only(array[:0]),
+    "read-only, no items of many": lambda array: read_only(np.empty((0, 1 << 40), array.dtype)),
 }
 
 

@@ -148,7 +148,7 @@ def test_datasets_that_workers_can_not_rebuild() -> None:
         next(iter(DataLoader[Any](rows, num_workers=1)))
     (note,) = [each for each in caught.value.__notes__ if each.startswith("a worker could not rebuild")]
     assert f"of the class {__name__}.Connected" in note
-    assert "Mend what the traceback shows, such as `__setstate__`" in note
+    assert "The traceback shows the cause, such as the `__setstate__` of a class" in note
 
 
 def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:

@@ -113,8 +113,8 @@ class Start:
         error = caught.taken()
         error.add_note(
             f"a worker could not rebuild the dataset, of the class {self.dataset}, or a function of the loader from "
-            "its pickle; workers aren't forks of the program. Mend what the traceback shows, such as `__setstate__` of "
-            "a class or the import of a module, and open files and connections on first use"
+            "a pickle, since workers aren't forks of the program. The traceback shows the cause, such as the "
+            "`__setstate__` of a class or the import of a module. Open files and connections on first use"
         )
         raise error
 
