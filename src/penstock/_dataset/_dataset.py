@@ -1154,7 +1154,8 @@ class Dataset(NotesErrors, Generic[T_co]):
             how: "best_fit" keeps documents whole, each in the sequence that it fills best. "split" joins documents
                 end to end and cuts them every `length` tokens, so that only the last sequence has padding.
             fill: the value of padding, or a dict with the value for some of the leaves.
-            meta: leaves that are not packed: a sequence has a list of its documents' values, in their order.
+            meta: leaves that are not packed: a sequence has a list of its documents' values, in their order. A `batch`
+                above needs a `merge`, since by itself it merges lists item by item.
             long: the treatment of documents over `length` by "best_fit": "split" cuts them every `length` tokens, if
                 `length` is one number; "drop" leaves them out.
 
