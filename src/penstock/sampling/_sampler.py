@@ -256,7 +256,14 @@ def apply_block(
     # `isinstance(sampler, Sampler)` would take several times as long.
     block: _BlockForm | None = getattr(sampler, "block", None)
     if block is not None:
-        result_epochs, keys = block(epochs, positions)
+        result = block(epochs, positions)
+        try:
+            result_epochs, keys = result
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"the block form of a sampler must return a pair of arrays, (epochs, keys); {sampler!r} returned "
+                f"{result!r}. Return both. A rule for mixtures, such as Concatenation, is no sampler."
+            ) from None
         result_epochs = int64_block("the epochs of a sampler's block", result_epochs)
         keys = int64_block("the keys of a sampler's block", keys)
         if not len(result_epochs) == len(keys) == count:
