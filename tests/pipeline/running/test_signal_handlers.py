@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.pipeline import Pipeline, PipelineBuilder
-from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
+from tests.pipeline.running.reading import PATIENCE_SECONDS, build, gate
 
 # A handler may be called in a finalizer of Python's own, where Python prints its exception and discards it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 EVERY_SECONDS = 0.00017
-NUM_ITEMS = 4000
+NUM_ITEMS = 2000
 
 
 class InterruptedError_(Exception):  # noqa: N801, N818 - the handler's exception needs no other name
@@ -98,21 +98,21 @@ def by_get_item(pipeline: Pipeline[Any], timer: Timer, found: list[Any], passes:
 
 Read = Callable[[Pipeline[Any], Timer, list[Any], int], int]
 
-SINKS: dict[str, Callable[[PipelineBuilder], Pipeline[Any]]] = {
-    "of three": lambda builder: builder.add_sink(3).build(num_threads=2),
-    "of many": lambda builder: builder.add_sink(1000).build(num_threads=2),
-    "of one": lambda builder: builder.add_sink(1).build(num_threads=2),
-    "of bytes": lambda builder: builder.add_sink(100, max_bytes=300).build(num_threads=2),
-    "counted": lambda builder: builder.add_sink(3).build(num_threads=2, statistics=True),
-}
 
-
-@pytest.mark.parametrize("read", [by_for, by_get_item])
-@pytest.mark.parametrize("sink", SINKS)
-def test_no_item_is_lost(read: Read, sink: str) -> None:
+@pytest.mark.parametrize(
+    ("read", "sink", "statistics"),
+    [
+        (by_for, {"buffer_size": 3}, False),
+        (by_for, {"buffer_size": 100, "max_bytes": 300}, False),
+        (by_for, {"buffer_size": 3}, True),
+        (by_get_item, {"buffer_size": 1}, False),
+        (by_get_item, {"buffer_size": 1000}, False),
+    ],
+)
+def test_no_item_is_lost(read: Read, sink: dict[str, int], *, statistics: bool) -> None:
     """However often a handler raises while a pass is read, each item is read once, in order, and then the end."""
-    builder = PipelineBuilder().add_source(range(NUM_ITEMS)).pipe(abs)
-    with SINKS[sink](builder).auto_stop() as pipeline, interrupting() as timer:
+    builder = PipelineBuilder().add_source(range(NUM_ITEMS)).pipe(abs).add_sink(**sink)
+    with builder.build(num_threads=2, statistics=statistics).auto_stop() as pipeline, interrupting() as timer:
         found: list[Any] = []
         timer.start()
         met = read(pipeline, timer, found, 1)
@@ -120,13 +120,11 @@ def test_no_item_is_lost(read: Read, sink: str) -> None:
     assert timer.raised == met > 0
 
 
-@pytest.mark.parametrize("read", [by_for, by_get_item])
-@pytest.mark.parametrize("length", [0, 1, 3])
+@pytest.mark.parametrize(("read", "length"), [(by_for, 0), (by_get_item, 1), (by_for, 3), (by_get_item, 3)])
 def test_no_pass_is_lost(read: Read, length: int) -> None:
     """Over many passes of a few items, no end of a pass is lost, and none is read twice."""
-    passes = 600
-    builder = PipelineBuilder().add_source(range(length), continuous=True).pipe(abs)
-    with SINKS["of three"](builder).auto_stop() as pipeline, interrupting() as timer:
+    passes = 300
+    with build(range(length), continuous=True).auto_stop() as pipeline, interrupting() as timer:
         found: list[Any] = []
         timer.start()
         read(pipeline, timer, found, passes)
@@ -142,8 +140,7 @@ def test_a_read_that_waits(*, continuous: bool) -> None:
             calls.pass_through()
             return item
 
-        builder = PipelineBuilder().add_source(range(3), continuous=continuous).pipe(wait)
-        with builder.add_sink().build(num_threads=1).auto_stop() as pipeline, interrupting() as timer:
+        with build(range(3), wait, continuous=continuous).auto_stop() as pipeline, interrupting() as timer:
             calls.wait_until(lambda now: now.inside == 1)
             items = iter(pipeline)
             timer.start(0.01)
@@ -159,9 +156,9 @@ def test_a_read_that_waits(*, continuous: bool) -> None:
 def test_passes_and_stops() -> None:
     """A handler that raises in a start, a read or a stop leaves nothing running, and the next pass works."""
     threads = threading.active_count()
-    pipeline = PipelineBuilder().add_source(range(3)).pipe(abs).add_sink().build(num_threads=2)
+    pipeline = build(range(3))
     with interrupting() as timer:
-        for delay in range(1, 300):
+        for delay in range(1, 300, 3):
             pipeline.start()
             assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
             timer.start(delay * 0.000007)
