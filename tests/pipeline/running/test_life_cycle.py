@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import AlreadyRunningError, ClosedError, UsageError
-from penstock.pipeline import Pipe, Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import Pipe, Pipeline, PipelineBuilder, StageEnded, ThreadExecutor
 from tests.pipeline.meaning.graphs import KINDS, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, Gate, Pass, build, gate, read_by_for
 
@@ -47,15 +47,10 @@ def test_building_starts_nothing() -> None:
 
 def test_started_by_hand() -> None:
     """`start` starts the pipeline, which computes items before the first read; a second start is refused."""
-    calls = Gate()
-
-    def note(item: int) -> int:
-        with calls:
-            return item
-
-    pipeline = build(op=note)
+    taken = threading.Event()
+    pipeline = build(op=lambda item: (taken.set(), item)[1])
     pipeline.start(timeout=PATIENCE_SECONDS)
-    calls.wait_until(lambda now: now.entered > 0)
+    assert taken.wait(PATIENCE_SECONDS)
     for kind in (UsageError, RuntimeError, AlreadyRunningError):
         with pytest.raises(kind, match="stop"):
             pipeline.start()
@@ -66,15 +61,12 @@ def test_started_by_hand() -> None:
 Add = Callable[[Any], None]
 
 
-def by_for(pipeline: Pipeline, add: Add) -> None:
-    """Read by a `for`."""
+def _by_for(pipeline: Pipeline, add: Add) -> None:
     for item in pipeline:
         add(item)
 
 
-def by_async_for(pipeline: Pipeline, add: Add) -> None:
-    """Read by an `async for`."""
-
+def _by_async_for(pipeline: Pipeline, add: Add) -> None:
     async def read() -> None:
         async for item in pipeline:
             add(item)
@@ -82,41 +74,42 @@ def by_async_for(pipeline: Pipeline, add: Add) -> None:
     asyncio.run(read())
 
 
-def by_get_item(pipeline: Pipeline, add: Add) -> None:
-    """Read item by item."""
+def _by_get_item(pipeline: Pipeline, add: Add) -> None:
     while True:
         add(pipeline.get_item())
 
 
-def stop_with_a_timeout(pipeline: Pipeline) -> None:
-    """Stop the pipeline with a timeout that is too short for a function that runs."""
+def _stop_with_a_timeout(pipeline: Pipeline) -> str:
     with pytest.raises(TimeoutError):
         pipeline.stop(timeout=0.01)
+    return "the pipeline was stopped"
 
 
-def stop_without_waiting(pipeline: Pipeline) -> None:
-    """Stop the pipeline, and return at once."""
+def _stop_without_waiting(pipeline: Pipeline) -> str:
     pipeline.stop(wait=False)
+    return "the pipeline was stopped"
 
 
-def read_another_pass(pipeline: Pipeline) -> None:
-    """Start another pass."""
+def _read_another_pass(pipeline: Pipeline) -> str:
     iter(pipeline)
+    return "this pass has ended for this reader"
 
 
-@pytest.mark.parametrize("read", [by_for, by_async_for, by_get_item])
 @pytest.mark.parametrize(
-    ("end", "message", "continuous"),
+    ("read", "end", "continuous"),
     [
-        (stop_with_a_timeout, "the pipeline was stopped", False),
-        (stop_with_a_timeout, "the pipeline was stopped", True),
-        (stop_without_waiting, "the pipeline was stopped", False),
-        (stop_without_waiting, "the pipeline was stopped", True),
-        (read_another_pass, "this pass has ended for this reader", False),
+        (_by_for, _stop_with_a_timeout, False),
+        (_by_for, _stop_without_waiting, True),
+        (_by_for, _read_another_pass, False),
+        (_by_async_for, _stop_with_a_timeout, True),
+        (_by_async_for, _read_another_pass, False),
+        (_by_get_item, _stop_without_waiting, False),
+        (_by_get_item, _stop_with_a_timeout, True),
+        (_by_get_item, _read_another_pass, False),
     ],
 )
 def test_ended_from_another_thread(
-    read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], None], message: str, *, continuous: bool
+    read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], str], *, continuous: bool
 ) -> None:
     """A read that waits while another thread ends its pass raises ClosedError at once, in each way of reading."""
     with gate() as calls:
@@ -145,7 +138,7 @@ def test_ended_from_another_thread(
         reader = in_thread(read_all)
         calls.wait_until(lambda now: now.inside == 1)
         assert three.wait(PATIENCE_SECONDS)
-        end(pipeline)
+        message = end(pipeline)
         joined(reader)
         assert found == [0, 1, 2]
         assert isinstance(ended[0], ClosedError)
@@ -190,45 +183,49 @@ def test_stopped_when_only_the_end_was_left() -> None:
     assert [*items] == []
 
 
-def test_stopped_by_its_own_functions() -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "on threads of an executor"])
+def test_stopped_by_its_own_functions(kind: Any) -> None:
     """A pipeline's own function, of any kind, can stop it without waiting, but not wait for its own end."""
-    for kind in KINDS:
-        refusals: list[str] = []
+    refusals: list[str] = []
+    stopped: list[Pipeline] = []
 
-        stopped: list[Pipeline] = []
+    def stop(item: int) -> int:
+        try:
+            stopped[0].stop()
+        except UsageError as error:
+            refusals.append(str(error))
+        stopped[0].stop(wait=False)
+        return item
 
-        def stop(item: int, stopped: list[Pipeline] = stopped, refusals: list[str] = refusals) -> int:
-            try:
-                stopped[0].stop()
-            except UsageError as error:
-                refusals.append(str(error))
-            stopped[0].stop(wait=False)
-            return item
-
+    if kind in KINDS:
         pipeline = build(range(100), of_kind(kind, stop))
-        stopped.append(pipeline)
-        with pytest.raises(ClosedError, match="the pipeline was stopped"):
-            for _ in pipeline:
-                pass
-        assert pipeline.state == "stopped"
-        pipeline.stop()
-        stopped.clear()
-        assert "wait=False" in refusals[0]
+    else:
+        pipeline = build(range(100), stop, executor=ThreadExecutor(1))
+    stopped.append(pipeline)
+    with pytest.raises(ClosedError, match="the pipeline was stopped"):
+        list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+    assert pipeline.state == "stopped"
+    pipeline.stop()
+    stopped.clear()
+    assert "wait=False" in refusals[0]
 
 
-def test_started_after_a_stop_that_did_not_wait() -> None:
-    """The next start waits for functions of the stopped run, or times out, so no function runs in two runs at once."""
+@pytest.mark.parametrize("where", ["source", "op"])
+def test_a_stuck_function(where: str) -> None:
+    """`stop` and `start` with a timeout don't wait for a stuck function; no function runs in two runs at once."""
     with gate() as calls:
 
         def wait(item: int) -> int:
             calls.pass_through()
             return item
 
-        pipeline = build(op=wait)
+        pipeline = build(Again(lambda: map(wait, range(3)))) if where == "source" else build(range(3), wait)
         pipeline.start()
         calls.wait_until(lambda now: now.inside == 1)
         pipeline.stop(wait=False)
         for _ in range(2):
+            with pytest.raises(TimeoutError):
+                pipeline.stop(timeout=0.01)
             with pytest.raises(TimeoutError):
                 pipeline.start(timeout=0.01)
             assert pipeline.state == "stopped"
@@ -237,13 +234,12 @@ def test_started_after_a_stop_that_did_not_wait() -> None:
         assert calls.peak == 1
         calls.open()
         joined(reader)
-        assert found == [Pass([*range(10)])]
+        assert found == [Pass([0, 1, 2])]
         pipeline.stop()
 
 
-def state_of(pipeline: Pipeline) -> str:
-    """Return the state; a type checker can't narrow it."""
-    return pipeline.state
+def _state_of(pipeline: Pipeline) -> str:
+    return pipeline.state  # a type checker would narrow it
 
 
 def test_states() -> None:
@@ -256,72 +252,50 @@ def test_states() -> None:
 
     def wait_for_end() -> None:
         assert ended.wait(PATIENCE_SECONDS)
-        while state_of(pipeline) == "running":  # for a moment, since the run calls the observer just before it ends
+        while _state_of(pipeline) == "running":  # for a moment, since the run calls the observer just before it ends
             pass
         ended.clear()
 
     broken = [False]
     builder = PipelineBuilder().add_source(range(5)).pipe(lambda item: item // (not broken[0]))
     pipeline = builder.add_sink(3).build(num_threads=1, observer=observe)
-    assert state_of(pipeline) == "new"
+    assert _state_of(pipeline) == "new"
     assert "new" in repr(pipeline)
     pipeline.start()
-    assert state_of(pipeline) == "running"
+    assert _state_of(pipeline) == "running"
     assert [pipeline.get_item() for _ in range(5)] == [*range(5)]
     wait_for_end()
-    assert state_of(pipeline) == "done"
+    assert _state_of(pipeline) == "done"
     assert "done" in repr(pipeline)
     with pytest.raises(EOFError):
         pipeline.get_item()
-    assert state_of(pipeline) == "done"
+    assert _state_of(pipeline) == "done"
     broken[0] = True
     pipeline.start()
     wait_for_end()
-    assert state_of(pipeline) == "done"
+    assert _state_of(pipeline) == "done"
     assert pipeline.failure is not None
     for _ in range(2):
         pipeline.stop()
-        assert state_of(pipeline) == "stopped"
+        assert _state_of(pipeline) == "stopped"
 
 
 def test_stopped_by_several_threads_at_once() -> None:
     """Several threads may stop the pipeline at the same time; each call returns when the pipeline has ended."""
-    for _ in range(20):
+    barrier = threading.Barrier(4)
+    for _ in range(5):
         pipeline = build(itertools.count())
         pipeline.get_item(timeout=PATIENCE_SECONDS)
-        barrier = threading.Barrier(4)
         returned: list[bool] = []
 
-        def stop(pipeline: Pipeline = pipeline, barrier: threading.Barrier = barrier) -> None:
+        def stop(pipeline: Pipeline = pipeline, returned: list[bool] = returned) -> None:
             barrier.wait(PATIENCE_SECONDS)
             pipeline.stop(timeout=PATIENCE_SECONDS)
-            returned.append(True)  # noqa: B023 - joined below, in the same iteration
+            returned.append(True)
 
-        threads = [in_thread(stop) for _ in range(4)]
-        for thread in threads:
+        for thread in [in_thread(stop) for _ in range(4)]:
             joined(thread)
         assert returned == [True] * 4
-
-
-@pytest.mark.parametrize("where", ["source", "op"])
-def test_a_stuck_function_and_a_timeout(where: str) -> None:
-    """`stop` with a timeout doesn't wait for a stuck function; once that returns, the pipeline can stop and restart."""
-    with gate() as calls:
-
-        def wait(item: int) -> int:
-            calls.pass_through()
-            return item
-
-        pipeline = build(Again(lambda: map(wait, range(3)))) if where == "source" else build(range(3), wait)
-        pipeline.start()
-        calls.wait_until(lambda now: now.inside == 1)
-        for _ in range(2):
-            with pytest.raises(TimeoutError):
-                pipeline.stop(timeout=0.01)
-        calls.open()
-        pipeline.stop(timeout=PATIENCE_SECONDS)
-        assert [*pipeline] == [0, 1, 2]
-        pipeline.stop()
 
 
 def test_auto_stop() -> None:
@@ -345,41 +319,46 @@ def test_auto_stop() -> None:
 # Garbage collection.
 
 
-class Held:
-    """An op whose garbage collection can be observed."""
+class _Held:
+    """An op that waits at an item, and whose garbage collection can be observed."""
+
+    def __init__(self, stuck: Gate | None = None) -> None:
+        self._stuck = stuck
 
     def __call__(self, item: int) -> int:
-        """Return the item."""
+        if self._stuck is not None and item == 3:
+            self._stuck.pass_through()
         return item
 
 
-@pytest.mark.parametrize("state", ["built", "started", "read", "ended", "iterator"])
+@pytest.mark.parametrize("state", ["built", "started", "read", "ended", "iterator", "stuck"])
 def test_collected(state: str) -> None:
     """A pipeline without references stops by itself, and releases its source and ops."""
-    held = Held()
-    watched = weakref.ref(held)
-    pipeline = build(itertools.count() if state != "ended" else range(5), held)
-    del held
-    items: Iterator[Any] | None = None
-    if state == "started":
-        pipeline.start()
-    elif state == "read":
-        pipeline.get_item(timeout=PATIENCE_SECONDS)
-    elif state == "ended":
-        assert len([*pipeline]) == 5
-    elif state == "iterator":
-        items = iter(pipeline)
-        next(items)
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    threads = {thread for thread in others if thread.ident is not None}  # those that have started
-    del pipeline
-    if items is not None:
-        assert next(items) == 1  # an iterator keeps its pipeline alive
-        del items
-    gc.collect()
+    with gate() as stuck:
+        held = _Held(stuck if state == "stuck" else None)
+        watched = weakref.ref(held)
+        pipeline = build(itertools.count() if state != "ended" else range(5), held)
+        del held
+        items: Iterator[Any] | None = None
+        if state == "started":
+            pipeline.start()
+        elif state in {"read", "stuck"}:
+            pipeline.get_item(timeout=PATIENCE_SECONDS)
+        elif state == "ended":
+            assert len([*pipeline]) == 5
+        elif state == "iterator":
+            items = iter(pipeline)
+            next(items)
+        threads = [each for each in threading.enumerate() if each.ident is not None and "penstock" in each.name]
+        if state == "stuck":
+            stuck.wait_until(lambda now: now.inside == 1)
+        del pipeline
+        if items is not None:
+            assert next(items) == 1  # an iterator keeps its pipeline alive
+            del items
+        gc.collect()
     for thread in threads:
-        if "penstock" in thread.name:
-            joined(thread)
+        joined(thread)
     gc.collect()
     assert watched() is None
 
@@ -387,14 +366,14 @@ def test_collected(state: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_that_was_left_early_keeps_no_items(kind: Any) -> None:
     """Once the pipeline has stopped, the items that no reader took are gone, without Python's collector."""
-    made: list[weakref.ref[Held]] = []
+    made: list[weakref.ref[_Held]] = []
 
-    def same(item: Held) -> Held:
+    def same(item: _Held) -> _Held:
         return item
 
-    def items() -> Iterator[Held]:
+    def items() -> Iterator[_Held]:
         while True:
-            held = Held()
+            held = _Held()
             made.append(weakref.ref(held))
             yield held
 
@@ -419,7 +398,7 @@ ACTIONS = st.lists(
 )
 
 
-class Model:
+class _Model:
     """A model of a pipeline: the position of the next item in the source."""
 
     def __init__(self, *, continuous: bool) -> None:
@@ -436,7 +415,6 @@ class Model:
         return True
 
     def stop(self) -> None:
-        """Stop."""
         self.position = None
         self.is_stopped = True
 
@@ -467,15 +445,14 @@ def test_a_pipeline_equals_its_model(actions: list[str], threads: int, *, contin
     builder = PipelineBuilder().add_source(SOURCE, continuous=continuous)
     builder.pipe(abs, concurrency=2, output_order="input", max_items=2)
     pipeline = builder.add_sink(2).build(num_threads=threads)
-    model = Model(continuous=continuous)
+    model = _Model(continuous=continuous)
     for action in actions:
-        act(pipeline, model, action)
+        _act(pipeline, model, action)
         assert (pipeline.state == "stopped") == model.is_stopped
     pipeline.stop()
 
 
-def act(pipeline: Pipeline, model: Model, action: str) -> None:
-    """Call the same method of the pipeline and the model."""
+def _act(pipeline: Pipeline, model: _Model, action: str) -> None:
     match action:
         case "start":
             _start(pipeline, model)
@@ -493,7 +470,7 @@ def act(pipeline: Pipeline, model: Model, action: str) -> None:
                 pass
 
 
-def _start(pipeline: Pipeline, model: Model) -> None:
+def _start(pipeline: Pipeline, model: _Model) -> None:
     if model.position == len(SOURCE):  # the pipeline may be "running" or "done"
         return
     if model.start():
@@ -503,7 +480,7 @@ def _start(pipeline: Pipeline, model: Model) -> None:
             pipeline.start()
 
 
-def _get(pipeline: Pipeline, model: Model) -> bool:
+def _get(pipeline: Pipeline, model: _Model) -> bool:
     if model.is_stopped:
         with pytest.raises(ClosedError):
             pipeline.get_item(timeout=PATIENCE_SECONDS)

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import pytest
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline import SKIP, Pipe, PipelineBuilder, ProcessExecutor
-from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
+from penstock.pipeline import SKIP, PipelineBuilder, ProcessExecutor
+from tests.pipeline.meaning.graphs import KINDS, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate
 
 Where = Literal["threads", "pool", "disaggregate"]
+WHERE = pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
 MAX_AHEAD = 2 * 1024 + 8  # cheap values: those in a channel, and those that a call has made for it
 
 
@@ -28,7 +29,7 @@ def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadP
     return PipelineBuilder().add_source(range(3)).pipe(op, executor=executor, name="op")
 
 
-@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
+@WHERE
 def test_values_without_end(where: Where) -> None:
     """An endless generator runs as its values are read, no further ahead than there is room, until a stop."""
     made = [0]
@@ -44,50 +45,34 @@ def test_values_without_end(where: Where) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         pipeline = streaming(where, endless, pool).add_sink(2).build(num_threads=1)
-        read = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5000)]
+        read = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(2500)]
         pipeline.stop(timeout=PATIENCE_SECONDS)
         after = made[0]
-    assert read == [*range(1, 5001)]
-    assert after - 5000 <= MAX_AHEAD
+    assert read == [*range(1, 2501)]
+    assert after - 2500 <= MAX_AHEAD
     assert closed.is_set()
     assert made[0] == after
 
 
-@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
+@WHERE
 def test_a_value_is_put_out_before_the_next_is_made(where: Where) -> None:
-    """The first value can be read while the second is still being computed."""
-    with gate() as second:
+    """The first value can be read while the second is still being computed, and before the generator fails."""
+    with gate() as second, ThreadPoolExecutor(1) as pool:
 
         def generate() -> Iterator[int]:
             yield 1
             second.pass_through()
             yield 2
+            raise ValueError("no third")
 
-        with ThreadPoolExecutor(1) as pool:
-            pipeline = streaming(where, generate, pool).add_sink().build(num_threads=1)
-            assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 1
-            second.open()
-            rest = [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5)]
-            pipeline.stop()
-    assert rest == [2, 1, 2, 1, 2]
-
-
-@pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
-def test_values_before_a_failure_are_put_out(where: Where) -> None:
-    """Values yielded before the generator raised are read before the failure."""
-
-    def generate() -> Iterator[int]:
-        yield 1
-        yield 2
-        raise ValueError("no third")
-
-    with ThreadPoolExecutor(1) as pool:
-        pipeline = streaming(where, generate, pool).add_sink().build(num_threads=1)
-        iterator = iter(pipeline)
-        assert [next(iterator), next(iterator)] == [1, 2]
+        iterator = (
+            streaming(where, generate, pool).add_sink().build(num_threads=1).get_iterator(timeout=PATIENCE_SECONDS)
+        )
+        assert next(iterator) == 1
+        second.open()
+        assert next(iterator) == 2
         with pytest.raises(PipelineFailure, match="no third"):
             next(iterator)
-        pipeline.stop()
 
 
 def test_disaggregated_types() -> None:
@@ -195,17 +180,16 @@ class FailingPool(ThreadPoolExecutor):
 
 @pytest.mark.parametrize("make", [UnpreparedPool, lambda: FailingPool(runs=False)])
 @pytest.mark.parametrize("op", [abs, generated])
-@pytest.mark.parametrize("order", ["input", "completion"])
-def test_a_pool_that_fails_a_call_without_running_it(
-    make: Callable[[], ThreadPoolExecutor], op: Any, order: Any
-) -> None:
+def test_a_pool_that_fails_a_call_without_running_it(make: Callable[[], ThreadPoolExecutor], op: Any) -> None:
     """A call that the pool fails before it begins, since the initializer raised, ends the pipeline."""
-    with make() as pool:
-        builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool, concurrency=2, output_order=order)
-        pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
-        with pytest.raises(PipelineFailure, match=r"initializer|not prepared"):
-            list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
-        pipeline.stop(timeout=PATIENCE_SECONDS)
+    orders: list[Literal["input", "completion"]] = ["input", "completion"]
+    for order in orders:
+        with make() as pool:
+            builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool, concurrency=2, output_order=order)
+            pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
+            with pytest.raises(PipelineFailure, match=r"initializer|not prepared"):
+                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+            pipeline.stop(timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("op", [abs, generated])
@@ -224,13 +208,14 @@ def odd_or_none(number: int) -> object:
     return SKIP if number % 4 == 0 else None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_none_is_skipped(kind: Kind, concurrency: int) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "in a process"])
+def test_none_is_skipped(kind: Any) -> None:
     """SKIP is always skipped, None only with `skip_none=True`."""
-    for skip_none in (True, False):
+    executor = None if kind in KINDS else ProcessExecutor(1)
+    op = of_kind(kind, odd_or_none) if kind in KINDS else odd_or_none
+    for skip_none, concurrency in ((True, 1), (False, 3)):
         builder = PipelineBuilder().add_source(range(8))
-        builder.pipe(of_kind(kind, odd_or_none), skip_none=skip_none, concurrency=concurrency).add_sink()
+        builder.pipe(op, skip_none=skip_none, concurrency=concurrency, executor=executor).add_sink()
         with builder.build(num_threads=3).auto_stop() as pipeline:
             found = sorted(map(str, pipeline))
         assert found == ["1", "3", "5", "7"] + ([] if skip_none else ["None", "None"])
@@ -243,34 +228,18 @@ class _Evens:
         self._held: list[int] = []
 
     def accumulate(self, item: int) -> object:
-        """Add a number."""
         self._held += [item] if item % 2 == 0 else []
         return self.flush() if len(self._held) == 2 else SKIP
 
     def flush(self) -> object:
-        """Return the rest."""
         held, self._held = self._held, []
         return held or SKIP
 
 
-@pytest.mark.parametrize(("count", "batches"), [(8, [[0, 2], [4, 6]]), (6, [[0, 2], [4]]), (0, [])])
-def test_an_aggregator_skips(count: int, batches: list[list[int]]) -> None:
+def test_an_aggregator_skips() -> None:
     """SKIP from an aggregator is no batch, neither for an item nor at the end."""
-    builder = PipelineBuilder().add_source(range(count)).aggregate(_Evens()).add_sink()
-    with builder.build(num_threads=1).auto_stop() as pipeline:
-        assert list(pipeline) == batches
-
-
-def test_none_is_skipped_in_processes() -> None:
-    """A function that runs in processes skips None, too."""
-    builder = PipelineBuilder().add_source(range(8))
-    builder.pipe(odd_or_none, skip_none=True, executor=ProcessExecutor(1)).add_sink()
-    with builder.build(num_threads=1).auto_stop() as pipeline:
-        assert list(pipeline) == [1, 3, 5, 7]
-
-
-def test_the_text_of_a_stage_that_skips_none() -> None:
-    """The text of the stage says that it skips None."""
-    config = PipelineBuilder().add_source([1]).pipe(abs, skip_none=True).add_sink().get_config()
-    assert "without None" in str(config)
-    assert Pipe(abs, skip_none=True) != Pipe(abs)
+    cases: list[tuple[int, list[list[int]]]] = [(8, [[0, 2], [4, 6]]), (6, [[0, 2], [4]]), (0, [])]
+    for count, batches in cases:
+        builder = PipelineBuilder().add_source(range(count)).aggregate(_Evens()).add_sink()
+        with builder.build(num_threads=1).auto_stop() as pipeline:
+            assert list(pipeline) == batches

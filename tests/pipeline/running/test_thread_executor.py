@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ClosedError, PipelineFailure, UsageError
-from penstock.pipeline import Pipeline, PipelineBuilder, ThreadExecutor
-from tests.pipeline.running.reading import PATIENCE_SECONDS, gate
+from penstock.errors import PipelineFailure, UsageError
+from penstock.pipeline import PipelineBuilder, ThreadExecutor
+from tests.pipeline.running.reading import gate
 
 
 def test_the_initializer_runs_once_in_each_thread() -> None:
@@ -59,9 +59,8 @@ def test_stages_share_the_threads_of_one_value() -> None:
         assert again == first
 
 
-@pytest.mark.parametrize("generates", [False, True])
 @pytest.mark.parametrize("order", ["input", "completion"])
-def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
+def test_an_initializer_that_raises(order: Any) -> None:
     """An initializer's exception ends the pipeline, whatever its limit of failures is, and is the cause."""
 
     def generate(item: int) -> Iterator[int]:
@@ -71,36 +70,14 @@ def test_an_initializer_that_raises(order: Any, *, generates: bool) -> None:
         raise ValueError("no connection")
 
     executor = ThreadExecutor(2, initializer=refuse)
-    builder = PipelineBuilder().add_source(range(9))
-    builder.pipe(
-        generate if generates else abs, executor=executor, concurrency=2, output_order=order, name="op"
-    ).add_sink()
-    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
-        with pytest.raises(PipelineFailure, match="no connection") as failed:
-            list(pipeline)
-        assert failed.value.stage == "op"
-        assert isinstance(failed.value.__cause__, ValueError)
-
-
-def test_stopped_by_a_function_on_its_threads() -> None:
-    """A function on these threads can't wait for the end of its own pipeline; it can stop it without waiting."""
-    refusals: list[str] = []
-    stopped: list[Pipeline[int]] = []
-
-    def stop(item: int) -> int:
-        try:
-            stopped[0].stop(timeout=PATIENCE_SECONDS)
-        except UsageError as error:
-            refusals.append(str(error))
-        stopped[0].stop(wait=False)
-        return item
-
-    builder = PipelineBuilder().add_source(range(100)).pipe(stop, executor=ThreadExecutor(1)).add_sink()
-    stopped.append(builder.build(num_threads=1))
-    with pytest.raises(ClosedError, match="the pipeline was stopped"):
-        list(stopped[0].get_iterator(timeout=PATIENCE_SECONDS))
-    stopped.pop().stop()
-    assert "wait=False" in refusals[0]
+    for op in (generate, abs):
+        builder = PipelineBuilder().add_source(range(9))
+        builder.pipe(op, executor=executor, concurrency=2, output_order=order, name="op").add_sink()
+        with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+            with pytest.raises(PipelineFailure, match="no connection") as failed:
+                list(pipeline)
+            assert failed.value.stage == "op"
+            assert isinstance(failed.value.__cause__, ValueError)
 
 
 def test_no_threads() -> None:
