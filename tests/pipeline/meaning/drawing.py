@@ -32,7 +32,6 @@ class _Drawing:
         self._generators = 0
 
     def sources(self) -> tuple[Items, ...]:
-        """Draw one source, or several of different numbers."""
         count = self._draw(st.sampled_from([1, 1, 1, 2, 3]))
         return tuple(self._source(number) for number in range(count))
 
@@ -48,7 +47,6 @@ class _Drawing:
         )
 
     def stages(self, count: int, depth: int, *, on_a_path: bool = False) -> tuple[tuple[StageValue, ...], int]:
-        """Draw `count` stages for items nested in `depth` lists; also return the depth of their outputs."""
         found: list[StageValue] = []
         for _ in range(count):
             stage = self._stage(depth, on_a_path=on_a_path)

@@ -175,20 +175,20 @@ def _numbers(items: Items) -> Iterator[int | None]:
         yield None if number in items.nones else number
 
 
+@dataclass(frozen=True)
 class _Numbers:
-    def __init__(self, items: Items) -> None:
-        self._items = items
+    items: Items
 
     def __iter__(self) -> Iterator[int | None]:
-        return _numbers(self._items)
+        return _numbers(self.items)
 
 
+@dataclass(frozen=True)
 class _AsyncNumbers:
-    def __init__(self, items: Items) -> None:
-        self._items = items
+    items: Items
 
     async def __aiter__(self) -> AsyncIterator[int | None]:
-        for number, item in enumerate(_numbers(self._items)):
+        for number, item in enumerate(_numbers(self.items)):
             if number % 3 == 1:
                 await asyncio.sleep(0)
             yield item
@@ -309,11 +309,11 @@ def _async_generator(step: Step) -> Any:
 
 
 class _Lookup:
-    def __init__(self, step: Step) -> None:
-        self._apply = _sync(step)
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
 
     def __getitem__(self, item: Any) -> Any:
-        return self._apply(item)
+        return self._function(item)
 
 
 _FUNCTIONS: dict[Kind, Callable[[Step], Any]] = {
@@ -321,7 +321,7 @@ _FUNCTIONS: dict[Kind, Callable[[Step], Any]] = {
     "async": _async,
     "generator": _generator,
     "async generator": _async_generator,
-    "lookup": _Lookup,
+    "lookup": lambda step: _Lookup(_sync(step)),
 }
 KINDS: list[Kind] = [*_FUNCTIONS]
 
@@ -340,16 +340,12 @@ def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(0)
         yield function(item)
 
-    class Lookup:
-        def __getitem__(self, item: Any) -> Any:
-            return function(item)
-
     kinds: dict[Kind, Any] = {
         "sync": function,
         "async": run_async,
         "generator": generate,
         "async generator": generate_async,
-        "lookup": Lookup(),
+        "lookup": _Lookup(function),
     }
     return kinds[kind]
 

@@ -68,7 +68,6 @@ class _Budget:
     failed: int = 0
 
     def is_spent(self, *, at_the_end: bool = False) -> bool:
-        """Return whether more items failed than allowed."""
         if isinstance(self.allowed, Fraction):
             return (at_the_end or self.seen >= RATE_FROM) and self.failed > self.allowed * self.seen
         return 0 <= self.allowed < self.failed
@@ -89,21 +88,18 @@ class _Run:
         self.budgets.append(self.budget)
 
     def budget_of(self, stage: Pipe | None) -> _Budget:
-        """Return the limit of a stage: its own, or that of all stages."""
         if stage is None or stage.max_failures is None:
             return self.budget
         self.budgets.append(_Budget(stage.max_failures))
         return self.budgets[-1]
 
     def drop(self, failure: Failure, budget: _Budget) -> None:
-        """Drop an item, or end the pipeline."""
         budget.failed += 1
         if budget.is_spent():
             raise _FailedError(failure) from failure.error
         self.dropped.append(failure)
 
     def end(self) -> None:
-        """Check the rates at the end."""
         if any(budget.is_spent(at_the_end=True) for budget in self.budgets):
             raise _FailedError(self.dropped[-1])
 
@@ -191,7 +187,6 @@ def _stage(stage: Pipe | Aggregate | Disaggregate | PathVariants, run: _Run, pre
 
 
 def _outputs_of(op: Any, run: _Run) -> Callable[[Any], Iterator[Any]]:
-    """Return a function from an item to its outputs, for an op of any kind."""
     code: Any = getattr(op, "func", op)  # a partial has the kind of its function
     if callable(code) and not inspect.isroutine(code):
         code = code.__call__
@@ -218,7 +213,6 @@ class _Call:
         self._budget = budget
 
     def push(self, item: Any) -> Iterator[Any]:
-        """Yield the function's outputs for the item, up to its failure."""
         self._budget.seen += 1
         try:
             outputs = self._outputs_of(item)
@@ -229,7 +223,6 @@ class _Call:
             self._run.drop(Failure(self._name, item, error), self._budget)
 
     def finish(self) -> Iterator[Any]:
-        """Return nothing: no item is held."""
         return iter(())
 
 
@@ -242,12 +235,10 @@ class _Collect:
         self._run = run
 
     def push(self, item: Any) -> Iterator[Any]:
-        """Return the batch that this item completes, if any."""
         self._run.budget.seen += 1
         return self._batches(lambda: self._aggregator.accumulate(item), item)
 
     def finish(self) -> Iterator[Any]:
-        """Return the incomplete batch, if any."""
         return iter(()) if self._drop_last else self._batches(self._aggregator.flush, None)
 
     def _batches(self, call: Callable[[], Any], item: object) -> Iterator[Any]:
@@ -275,12 +266,10 @@ class _Count:
         self._items: list[Any] = []
 
     def accumulate(self, item: Any) -> list[Any] | None:
-        """Return a full list, if there is one."""
         self._items.append(item)
         return self.flush() if len(self._items) == self._size else None
 
     def flush(self) -> list[Any] | None:
-        """Return the items held, if any."""
         items, self._items = self._items, []
         return items or None
 
@@ -297,7 +286,6 @@ class _Branch:
         self._run = run
 
     def push(self, item: Any) -> Iterator[Any]:
-        """Send an item along its path."""
         self._run.budget.seen += 1
         try:
             number: int = next(self._route(item))
@@ -312,7 +300,6 @@ class _Branch:
         yield from _push_along(path, iter([item]))
 
     def finish(self) -> Iterator[Any]:
-        """End the paths, one after another."""
         for path in self._paths:
             yield from _finished(path)
 

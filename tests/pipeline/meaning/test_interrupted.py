@@ -9,9 +9,8 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -44,34 +43,29 @@ def is_prefix(found: list[Any], whole: list[Any], graph: Graph) -> bool:
 @given(
     graph=graphs(failing=False, ordered=True),
     threads=THREADS,
-    counts=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    counts=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    continuous=st.booleans(),
     by_get_item=st.booleans(),
 )
-def test_steps_over_a_continuous_source(graph: Graph, threads: int, counts: list[int], *, by_get_item: bool) -> None:
-    """`for`s that are left after some items read pass after pass, each complete, and no item twice."""
+def test_left_early(graph: Graph, threads: int, counts: list[int], *, continuous: bool, by_get_item: bool) -> None:
+    """`for`s that are left after some items each read from the start of the source, or continue a continuous one.
+
+    Of a continuous source they read pass after pass, each complete, and no item twice.
+    """
     whole = expected_of(graph)
-    pipeline = build_pipeline(configured(replace(graph, continuous=True)), num_threads=threads)
-    with pipeline.auto_stop():
+    with build_pipeline(configured(replace(graph, continuous=continuous)), num_threads=threads).auto_stop() as pipeline:
         at = 0
         for number, count in enumerate(counts):
-            if by_get_item and number % 2 and at < len(whole):
+            if continuous and by_get_item and number % 2 and at < len(whole):
                 assert pipeline.get_item(timeout=PATIENCE_SECONDS) == whole[at]
                 at += 1
                 continue
-            at = at if at < len(whole) or number == 0 else 0  # an empty rest is skipped
+            at = at if continuous and (at < len(whole) or number == 0) else 0  # an empty rest is skipped
             found = list(itertools.islice(pipeline.get_iterator(timeout=PATIENCE_SECONDS), count))
             assert found == whole[at : at + count]
             at = at + count if len(found) == count else 0
-
-
-@given(graph=graphs(failing=False, ordered=True), threads=THREADS, counts=st.lists(st.integers(0, 30), max_size=5))
-def test_left_early_over_a_finite_source(graph: Graph, threads: int, counts: list[int]) -> None:
-    """Each `for` reads from the start of the source, wherever the one before it was left."""
-    whole = expected_of(graph)
-    with build_pipeline(configured(graph), num_threads=threads).auto_stop() as pipeline:
-        for count in counts:
-            assert list(itertools.islice(pipeline, count)) == whole[:count]
-        assert [*pipeline] == whole
+        if not continuous:
+            assert [*pipeline] == whole
 
 
 @given(
@@ -130,18 +124,14 @@ def test_stopped_from_another_thread(
 
 def items_of(pipeline: Pipeline[Any], *, by_get_item: bool) -> Iterator[Any]:
     """Return an iterator over the items of the current pass."""
-    if not by_get_item:
-        return pipeline.get_iterator(timeout=PATIENCE_SECONDS)
-    return one_by_one(pipeline)
+    return one_by_one(pipeline) if by_get_item else pipeline.get_iterator(timeout=PATIENCE_SECONDS)
 
 
 def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
     """Yield the items that `get_item` returns."""
-    try:
+    with suppress(EOFError):
         while True:
             yield pipeline.get_item(timeout=PATIENCE_SECONDS)
-    except EOFError:
-        pass
 
 
 # The handler may be called in a finalizer or a collector's callback, where Python prints its exception and discards it.
@@ -188,23 +178,3 @@ def read_interrupted(
             timer.armed = False
             return found, failure
     return found, None
-
-
-@given(graph=graphs(failing=True, ordered=True), threads=THREADS, share=st.fractions(0, 1, max_denominator=20))
-def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
-    """If fewer than a hundred items are tried, the share of failures is checked at the end, in any graph."""
-    tried: list[int] = []
-    expected, failure = evaluate(configured(graph), share, tried=tried)
-    if tried[0] >= 100:
-        return
-    with ExitStack() as leaving:
-        pipeline = build_pipeline(configured(graph), num_threads=threads, max_failures=share)
-        leaving.callback(pipeline.stop)
-        found: list[Any] = []
-        failed = False
-        try:
-            found.extend(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
-        except PipelineFailure:
-            failed = True
-    assert failed == (failure is not None)
-    assert failed or found == expected
