@@ -144,6 +144,12 @@ def write_pid(path: str) -> None:
         pipe.write(f"{os.getpid()}\n")
 
 
+def pipe_in(folder: Path) -> str:
+    """Make a named pipe in a folder, and return its path."""
+    os.mkfifo(folder / "ready")
+    return str(folder / "ready")
+
+
 def draws(_: object) -> tuple[int, int, int]:
     """Return the number of the process, and a draw from each global generator."""
     return os.getpid(), random.getrandbits(60), int(np.random.randint(0, 2**60))  # noqa: NPY002 - it is seeded
@@ -207,9 +213,17 @@ def into(received: list[Any], items: Iterable[Any]) -> None:
         received.append(item)  # noqa: PERF402 - they may end by a failure
 
 
-def pid_and_double(number: int) -> tuple[int, int]:
-    """Return the number of the process, and twice the number."""
-    return os.getpid(), 2 * number
+class PidAndNumber:
+    """The pid of the process that made it, and a number."""
+
+    def __init__(self, number: int) -> None:
+        self.pid = os.getpid()
+        self.number = number
+
+
+def pid_and_double(number: int) -> PidAndNumber:
+    """Return the pid, and twice the number."""
+    return PidAndNumber(2 * number)
 
 
 class Endless:

@@ -2,10 +2,10 @@
 
 import gc
 import os
-import select
 import signal
 import time
 import weakref
+from collections.abc import Generator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,16 +18,9 @@ from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerErro
 from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, open_processes
 from tests.pipeline.processes import ops
-from tests.pipeline.processes.programs import SECONDS, check_end
+from tests.pipeline.processes.programs import SECONDS, pid_from
+from tests.processes.helping import watched
 from tests.promptness import is_prompt
-
-pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
-
-
-def pid_from(path: Path) -> int:
-    """Return the number that is written into a named pipe."""
-    with path.open() as pipe:
-        return int(pipe.readline())
 
 
 def outcomes_of(stage: RemoteStage, op: Any, items: list[Any]) -> list[tuple[bool, Any]]:
@@ -39,96 +32,71 @@ def outcomes_of(stage: RemoteStage, op: Any, items: list[Any]) -> list[tuple[boo
 
 
 @pytest.fixture
-def ready(tmp_path: Path) -> Path:
-    """Return a named pipe."""
-    os.mkfifo(tmp_path / "ready")
-    return tmp_path / "ready"
-
-
-@pytest.fixture
-def executors() -> Any:
+def executors() -> Generator[Executors]:
     """Yield the executors of a pipeline, which are closed at the end."""
     opened = Executors()
     yield opened
     opened.close()
 
 
-@pytest.fixture(params=["ours", "forked by a pool"])
-def executor(request: pytest.FixtureRequest) -> Any:
-    """Yield two processes of ours, or of a pool that the user made."""
-    if request.param == "ours":
-        yield ProcessExecutor(2)
-        return
+@pytest.mark.parametrize("whose", ["ours", "forked by a pool"])
+def test_each_item_has_its_outcome(executors: Executors, whose: str) -> None:
+    """Values, generators' values and exceptions come back in place; what can't be sent is an error of its item."""
     with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
-        yield pool
+        executor: Any = ProcessExecutor(2) if whose == "ours" else pool
+        double = executors.remote(executor, "double")
+        assert outcomes_of(double, ops.double, [1, 2, 3]) == [(True, 2), (True, 4), (True, 6)]
+        generators = executors.remote(executor, "up_to")
+        (_, none), (_, values) = (
+            cast("Any", generators.send(ops.up_to, [end], flatten=True).result()[0]) for end in (0, 2)
+        )
+        yielded = [*values.outcomes]
+        while values.token is not None:  # a step ends early on a busy machine
+            ((_, values),) = cast("Any", generators.step(values).result())
+            yielded += values.outcomes
+        assert (none.outcomes, yielded) == ([], [(True, 0), (True, 1)])
+        outcomes = outcomes_of(executors.remote(executor, "refuse"), ops.refuse_odd, [2, 3, 4])
+        assert [good for good, _ in outcomes] == [True, False, True]
+        error = outcomes[1][1]
+        assert isinstance(error, ops.OddError)
+        assert error.number == 3
+        assert any("in refuse_odd" in note for note in error.__notes__)
 
+        for op, words in ((ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lambda_of, "got function, which")):
+            (outcome,) = executors.remote(executor, "op").send(op, [1], flatten=False).result()
+            with pytest.raises(WorkerError, match=words):
+                raise ops.error_of(outcome)
+        outcomes = outcomes_of(executors.remote(executor, "lambdas"), ops.lambda_of, [2, 1, 4])
+        assert [good for good, _ in outcomes] == [True, False, True]
 
-def test_each_item_has_its_outcome(executors: Executors, executor: Any) -> None:
-    """Values, lists of generators' values, and the user's own exceptions with their traceback come back in place."""
-    assert outcomes_of(executors.remote(executor, "double"), ops.double, [1, 2, 3]) == [(True, 2), (True, 4), (True, 6)]
-    generators = executors.remote(executor, "up_to")
-    (_, none), (_, values) = (
-        cast("Any", generators.send(ops.up_to, [end], flatten=True).result()[0]) for end in (0, 2)
-    )
-    yielded = [*values.outcomes]
-    while values.token is not None:  # a step ends early on a busy machine
-        ((_, values),) = cast("Any", generators.step(values).result())
-        yielded += values.outcomes
-    assert (none.outcomes, yielded) == ([], [(True, 0), (True, 1)])
-    outcomes = outcomes_of(executors.remote(executor, "refuse"), ops.refuse_odd, [2, 3, 4])
-    assert [outcome for outcome, _ in outcomes] == [True, False, True]
-    error = outcomes[1][1]
-    assert isinstance(error, ops.OddError)
-    assert error.number == 3
-    assert any("in refuse_odd" in note for note in error.__notes__)
-
-
-@pytest.mark.parametrize(
-    ("op", "words"),
-    [(ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lambda_of, "got function, which can't be")],
-)
-def test_results_that_can_not_be_received(executors: Executors, executor: Any, op: Any, words: str) -> None:
-    """A result or exception that can't be pickled or unpickled is an error of its item alone."""
-    stage = executors.remote(executor, "op")
-    outcomes = stage.send(op, [1], flatten=False).result()
-    assert len(outcomes) == 1
-    with pytest.raises(WorkerError, match=words):
-        raise ops.error_of(outcomes[0])
-    if op is ops.lambda_of:
-        assert [good for good, _ in outcomes_of(stage, op, [2, 1, 4])] == [True, False, True]
-
-
-def test_calls_that_can_not_be_sent(executors: Executors, executor: Any) -> None:
-    """A function or item that can't be pickled is a UsageError that names the stage, and the processes still work."""
-    with pytest.raises(UsageError, match="stage 'first' must be picklable"):
-        executors.remote(executor, "first").send(lambda item: item, [1], flatten=False).result()
-    with pytest.raises(UsageError, match=r"(given|items of stage 'second') must be picklable"):
-        executors.remote(executor, "second").send(ops.double, [lambda: 1], flatten=False).result()
-    assert executors.remote(executor, "last").send(ops.double, [1], flatten=False).result() == [(True, 2)]
+        with pytest.raises(UsageError, match="stage 'first' must be picklable"):
+            executors.remote(executor, "first").send(lambda item: item, [1], flatten=False).result()
+        with pytest.raises(UsageError, match=r"(given|items of stage 'double') must be picklable"):
+            double.send(ops.double, [lambda: 1], flatten=False).result()
+        assert double.send(ops.double, [1], flatten=False).result() == [(True, 2)]
 
 
 def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
-    """A function is sent to a process once, and keeps there the attributes that it changes."""
-    stage = executors.remote(ProcessExecutor(1), "counter")
-    counter = ops.Counter()
-    counts = [outcomes_of(stage, counter, [None, None]) for _ in range(3)]
-    assert counts == [[(True, 1), (True, 2)], [(True, 3), (True, 4)], [(True, 5), (True, 6)]]
+    """A function is sent to a process once, and keeps there the attributes that it changes.
 
-
-def test_stages_share_an_executor(executors: Executors) -> None:
-    """Stages with one executor run in the same processes; another one, though equal, has its own."""
-    one, other = ProcessExecutor(1), ProcessExecutor(1)
+    Stages with one executor run in the same processes; another one, though equal, has its own.
+    """
+    one, counter = ProcessExecutor(1), ops.Counter()
+    stage = executors.remote(one, "counter")
+    counts = [outcomes_of(stage, counter, [None, None]) for _ in range(2)]
+    assert counts == [[(True, 1), (True, 2)], [(True, 3), (True, 4)]]
     pids = [
-        executors.remote(each, "pid").send(ops.pid_of, [0], flatten=False).result()[0][1] for each in (one, one, other)
+        executors.remote(each, "pid").send(ops.pid_of, [0], flatten=False).result()[0][1]
+        for each in (one, one, ProcessExecutor(1))
     ]
     assert pids[0] == pids[1] != pids[2]
 
 
-def test_killed_in_a_call(ready: Path) -> None:
+def test_killed_in_a_call(tmp_path: Path) -> None:
     """A process killed in a call is a WorkerError with pid and signal, within a second; other calls continue."""
     with open_processes(ProcessExecutor(2)) as running:
-        stuck = running.submit(ops.wait_for_ever, str(ready))
-        pid = pid_from(ready)
+        stuck = running.submit(ops.wait_for_ever, ops.pipe_in(tmp_path))
+        pid = pid_from(tmp_path)
         others = [running.submit(ops.double, number) for number in range(20)]
         assert [other.result() for other in others] == [2 * number for number in range(20)]
         began = time.monotonic()
@@ -139,20 +107,21 @@ def test_killed_in_a_call(ready: Path) -> None:
         assert error.exit_code == -signal.SIGKILL
         assert str(pid) in str(error)
         assert "SIGKILL" in str(error)
-        pids = {running.submit(os.getpid).result() for _ in range(20)}
-        assert pid not in pids
+        assert pid not in {running.submit(os.getpid).result() for _ in range(20)}
 
 
 def test_killed_while_idle() -> None:
-    """A process killed while it is idle is replaced, and no call fails."""
-    with open_processes(ProcessExecutor(1)) as running:
-        pid = running.submit(os.getpid).result()
-        assert isinstance(pid, int)
-        ended = os.pidfd_open(pid)
+    """A process killed while it is idle is replaced, and no call fails; one that is dropped with the others ends."""
+    running = open_processes(ProcessExecutor(1))
+    pid: Any = running.submit(os.getpid).result()
+    with watched(pid) as has_ended:
         os.kill(pid, signal.SIGKILL)
-        assert select.select([ended], [], [], 10)[0]
-        os.close(ended)
-        assert running.submit(os.getpid).result() != pid
+        assert has_ended(10)
+    other: Any = running.submit(os.getpid).result()
+    assert other != pid
+    with watched(other) as has_ended:
+        del running
+        assert has_ended(10)
 
 
 def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) -> None:
@@ -170,16 +139,12 @@ def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) 
 
 
 def test_repeatable_items_are_computed_again(executors: Executors, tmp_path: Path) -> None:
-    """If items are repeatable, a crash that doesn't happen again loses no item."""
-    stage = executors.remote(ProcessExecutor(2), "once", repeatable=True)
+    """A crash that doesn't happen again loses no repeatable item; one that crashes three processes fails alone."""
+    executor = ProcessExecutor(2)
+    stage = executors.remote(executor, "once", repeatable=True)
     outcomes = outcomes_of(stage, ops.KillsOnce(tmp_path, 3), list(range(6)))
     assert outcomes == [(True, number) for number in range(6)]
-
-
-def test_an_item_that_crashes_every_process(executors: Executors) -> None:
-    """A repeatable item that crashed three processes fails with an error that says so; the others have results."""
-    stage = executors.remote(ProcessExecutor(2), "kills", repeatable=True)
-    outcomes = outcomes_of(stage, ops.kill_at, list(range(5)))
+    outcomes = outcomes_of(executors.remote(executor, "kills", repeatable=True), ops.kill_at, list(range(5)))
     assert [good for good, _ in outcomes] == [True, True, True, False, True]
     with pytest.raises(WorkerError, match="this item kills processes: 3 of them died"):
         raise ops.error_of(outcomes[3])
@@ -187,16 +152,18 @@ def test_an_item_that_crashes_every_process(executors: Executors) -> None:
 
 def test_processes_draw_differently() -> None:
     """Global generators differ between processes; an initializer may seed them in its own way."""
-    with open_processes(ProcessExecutor(2)) as running:
-        drawn: set[Any] = set()
-        while len({pid for pid, *_ in drawn}) < 2:
-            drawn.add(running.submit(ops.draws, None).result())
-        assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
-    first: list[Any] = []
-    for _ in range(2):
-        with open_processes(ProcessExecutor(1, initializer=ops.seed_all, initargs=(7,))) as running:
-            first.append(running.submit(ops.draws, None).result())
-    assert first[0][1:] == first[1][1:]
+
+    def drawn_by(executor: ProcessExecutor) -> list[tuple[int, int, int]]:
+        drawn: list[Any] = []
+        with open_processes(executor) as running:
+            while len({pid for pid, *_ in drawn}) < 2:
+                drawn.append(running.submit(ops.draws, None).result())
+        return drawn
+
+    drawn = drawn_by(ProcessExecutor(2))
+    assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
+    seeded = drawn_by(ProcessExecutor(2, initializer=ops.seed_all, initargs=(7,)))
+    assert seeded[-1][1:] == seeded[0][1:]  # the first draws of both
 
 
 @pytest.mark.parametrize(
@@ -212,12 +179,12 @@ def test_a_start_that_fails(initializer: Any, error: type[Exception], words: str
                 call.result()
 
 
-def test_kill_ends_calls(ready: Path) -> None:
+def test_kill_ends_calls(tmp_path: Path) -> None:
     """`kill` ends running calls, cancels waiting ones, and leaves no process; afterwards no call is accepted."""
     running = open_processes(ProcessExecutor(1))
-    stuck = running.submit(ops.wait_for_ever, str(ready))
+    stuck = running.submit(ops.wait_for_ever, ops.pipe_in(tmp_path))
     waiting = running.submit(os.getpid)
-    pid = pid_from(ready)
+    pid = pid_from(tmp_path)
     running.kill()
     assert not psutil.pid_exists(pid)
     assert isinstance(stuck.exception(), ClosedError)
@@ -235,17 +202,6 @@ def test_close_waits_for_calls() -> None:
     assert [call.result() for call in calls] == [2 * number for number in range(50)]
 
 
-def test_dropped() -> None:
-    """Processes that were not closed end when they are dropped."""
-    running = open_processes(ProcessExecutor(1))
-    pid = running.submit(os.getpid).result()
-    assert isinstance(pid, int)
-    watched = os.pidfd_open(pid)
-    del running
-    assert select.select([watched], [], [], 10)[0]
-    os.close(watched)
-
-
 def test_arguments_are_checked() -> None:
     """Wrong arguments are refused when the value is made."""
     with pytest.raises(UsageError, match="max_workers"):
@@ -254,43 +210,25 @@ def test_arguments_are_checked() -> None:
         ProcessExecutor(1, start_method="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] # the refused argument
 
 
-PARENT = """
-import faulthandler, os, sys, threading
-faulthandler.dump_traceback_later(25, exit=True)
-from penstock.pipeline import ProcessExecutor
-from penstock.pipeline._processes import open_processes
-from tests.pipeline.processes import ops
-
-if __name__ == "__main__":
-    running = open_processes(ProcessExecutor(2, start_method=sys.argv[1]))
-    running.submit(ops.wait_for_ever, sys.argv[2])
-    for line in open(sys.argv[2]):
-        print(line, end="", flush=True)
-    if sys.argv[3] == "waits":
-        while not threading.Event().wait(0.5):  # Python sleeps through a signal that comes just before it begins to
-            pass
-    sys.stdin.readline()  # the test watches the process by now
-"""
-
-
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT, None])
-def test_nothing_outlives_the_parent(
-    start_method: str, end: signal.Signals | None, ready: Path, tmp_path: Path
-) -> None:
-    """However the program ends, its processes end within a second, in the middle of a call; they print nothing."""
-    doing = "ends" if end is None else "waits"
-    check_end(tmp_path, PARENT, end, start_method, str(ready), doing)
-
-
 def test_in_a_pipeline() -> None:
-    """A stage with processes has the results of plain calls, from the same processes in all passes."""
+    """A stage with processes has the results of plain calls, from the same processes in all passes.
+
+    Nothing keeps a result that was read until Python's collector runs.
+    """
     builder = PipelineBuilder().add_source(range(40))
     builder.pipe(ops.pid_and_double, executor=ProcessExecutor(2), concurrency=4, output_order="input")
-    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
-        passes = [list(pipeline) for _ in range(2)]
-        pids = {pid for each in passes for pid, _ in each}
-    assert [[number for _, number in each] for each in passes] == [[2 * number for number in range(40)]] * 2
+    gc.disable()
+    try:
+        with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+            passes = [list(pipeline) for _ in range(2)]
+            kept = [weakref.ref(result) for result in passes[1]]
+            numbers = [[each.number for each in read] for read in passes]
+            pids = {each.pid for read in passes for each in read}
+            passes.clear()
+        assert not any(each() for each in kept)
+    finally:
+        gc.enable()
+    assert numbers == [[2 * number for number in range(40)]] * 2
     assert len(pids) <= 2
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
@@ -303,19 +241,6 @@ def test_a_result_that_can_not_be_rebuilt() -> None:
             list(pipeline)
         assert failed.value.stage == "unbuildable"
     assert isinstance(failed.value.__cause__, WorkerError)
-
-
-def test_results_are_freed_when_the_reader_drops_them() -> None:
-    """Nothing keeps a result that was read until Python's collector runs."""
-    builder = PipelineBuilder().add_source([[number] for number in range(9)])
-    builder.pipe(frozenset, executor=ProcessExecutor(1)).add_sink()
-    gc.disable()
-    try:
-        with builder.build(num_threads=1).auto_stop() as pipeline:
-            read = [weakref.ref(result) for result in pipeline]
-        assert [each() for each in read] == [None] * 9
-    finally:
-        gc.enable()
 
 
 def test_a_death_in_a_pipeline() -> None:

@@ -17,7 +17,7 @@ def test_values_without_end(tmp_path: Path) -> None:
     """An endless generator yields values; the next pass closes it in its process, and a stop ends the process."""
     builder = PipelineBuilder().add_source([0]).pipe(ops.Endless(tmp_path), executor=ProcessExecutor(1)).add_sink(2)
     pipeline = builder.build(num_threads=1)
-    assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(5000)] == [*range(5000)]
+    assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(2500)] == [*range(2500)]
     assert not (tmp_path / "closed").exists()
     again = pipeline.get_iterator(timeout=PATIENCE_SECONDS)  # ends the pass above
     assert next(again) == 0
@@ -29,18 +29,18 @@ def test_values_without_end(tmp_path: Path) -> None:
 def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input", "completion"]) -> None:
     """A generator that waits for room occupies no process, so the next stage can use the same one."""
     executor = ProcessExecutor(1)
-    builder = PipelineBuilder().add_source([300, 200, 0, 5])
+    builder = PipelineBuilder().add_source([100, 70, 0, 5])
     builder.pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
     builder.pipe(ops.double, executor=executor, max_items=1)
     with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
         found = [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
-    expected = [2 * number for count in (300, 200, 0, 5) for number in range(count)]
+    expected = [2 * number for count in (100, 70, 0, 5) for number in range(count)]
     assert sorted(found) == sorted(expected)
     if order == "input":
         assert found == expected
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
+@pytest.mark.parametrize("at", [0, 3])
 def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
     """An item whose process died starts again in another process, and each of its values is delivered once."""
     op = ops.DiesOnce(tmp_path, 5, at)

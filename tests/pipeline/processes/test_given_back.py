@@ -17,7 +17,7 @@ CHUNK = 4
 Outcomes = Future[list[Outcome]]
 
 
-class Scripted:
+class _Scripted:
     """An executor of the test's, whose calls end when the test says so."""
 
     repeatable = False
@@ -26,30 +26,25 @@ class Scripted:
         self.calls: list[Outcomes] = []
 
     def send(self, op: Any, items: list[Any], *, flatten: bool) -> Outcomes:
-        """Start a call."""
         del op, flatten
         self.calls.append(Future())
         self.begin(len(self.calls), self.calls[-1], items)
         return self.calls[-1]
 
     def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
-        """Do something at the start of a call; calls are numbered from 1."""
         raise NotImplementedError
 
     def step(self, values: Values) -> Outcomes:
-        """Continue a generator."""
         raise NotImplementedError
 
     def close(self, values: Values) -> Future[object]:
-        """Close a generator."""
         raise NotImplementedError
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the error itself."""
         return error
 
 
-class EndsInAnOddOrder(Scripted):
+class _EndsInAnOddOrder(_Scripted):
     """Holds the first two calls until a third lane waits for its turn; then the second call ends early."""
 
     def __init__(self) -> None:
@@ -57,7 +52,6 @@ class EndsInAnOddOrder(Scripted):
         self._held: list[tuple[Outcomes, list[Outcome]]] = []
 
     def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
-        """Hold calls 1, 2 and 6, and end all others."""
         outcomes: list[Outcome] = [(True, item) for item in items]
         if number not in {1, 2, 6}:
             call.set_result(outcomes)
@@ -71,7 +65,7 @@ class EndsInAnOddOrder(Scripted):
             call.set_result(outcomes)
 
 
-class WaitsForAnotherCall(Scripted):
+class _WaitsForAnotherCall(_Scripted):
     """Begins a generator for the first item alone, and continues it when another call takes the other items."""
 
     def __init__(self) -> None:
@@ -79,7 +73,6 @@ class WaitsForAnotherCall(Scripted):
         self._step: Outcomes = Future()
 
     def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
-        """End the call."""
         if number == 1:
             call.set_result([(True, Values([(True, items[0])], token=7))])
         else:
@@ -88,7 +81,6 @@ class WaitsForAnotherCall(Scripted):
                 self._step.set_result([(True, Values([(True, "more")]))])
 
     def step(self, values: Values) -> Outcomes:
-        """Continue the generator of the first item."""
         assert values.token == 7
         return self._step
 
@@ -112,13 +104,13 @@ async def results_of(remote: Remote, count: int, *, concurrency: int, ordered: b
 
 def test_items_are_given_back_before_a_lane_waits_for_its_turn() -> None:
     """A lane whose call ended early, and that waits for its turn, doesn't keep the item whose turn comes next."""
-    found = asyncio.run(results_of(EndsInAnOddOrder(), 100, concurrency=3, ordered=True, flatten=False))
+    found = asyncio.run(results_of(_EndsInAnOddOrder(), 100, concurrency=3, ordered=True, flatten=False))
     assert found == [*range(100)]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_items_are_given_back_while_a_generator_runs(*, ordered: bool) -> None:
     """The items behind one whose generator takes long are taken by another lane."""
-    found = asyncio.run(results_of(WaitsForAnotherCall(), CHUNK, concurrency=2, ordered=ordered, flatten=True))
+    found = asyncio.run(results_of(_WaitsForAnotherCall(), CHUNK, concurrency=2, ordered=ordered, flatten=True))
     expected = [0, "more", 1, 2, 3]
     assert (found if ordered else sorted(found, key=expected.index)) == expected

@@ -1,10 +1,10 @@
 """Stages in process pools and thread pools that the user made."""
 
 import asyncio
+import itertools
 import os
 import random  # noqa: TID251 - it must not be seeded here
 import threading
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -19,49 +19,34 @@ from tests.pipeline.processes import ops
 from tests.promptness import PATIENCE_SECONDS
 
 
-@pytest.fixture
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of two forked processes, which begin with this process's generators."""
-    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as made:
-        yield made
+def ends() -> list[BaseException]:
+    """Return exceptions that are no Exceptions, or that asyncio takes for something else."""
+    return [
+        *(SystemExit(3), ops.EndOfTheWorldError("mine"), KeyboardInterrupt("mine")),
+        *(asyncio.CancelledError("mine"), GeneratorExit("mine")),
+    ]
 
 
-ENDS: list[BaseException] = [
-    SystemExit(3),
-    KeyboardInterrupt("mine"),
-    asyncio.CancelledError("mine"),
-    GeneratorExit("mine"),
-    ops.EndOfTheWorldError("mine"),
-]
-
-
-@pytest.mark.parametrize("error", ENDS, ids=repr)
 @pytest.mark.parametrize("where", ["own threads", "threads", "processes", "processes of ours", "subprocess"])
-@pytest.mark.parametrize("op", [ops.raise_at_five, ops.yield_or_raise_at_five])
-def test_exceptions_that_end_programs_are_never_dropped(error: BaseException, where: str, op: Any) -> None:
+def test_exceptions_that_end_programs_are_never_dropped(where: str) -> None:
     """A BaseException that is no Exception ends the pass, in every place and whatever the limit of failures is."""
-    if where != "own threads" and op is ops.yield_or_raise_at_five and not isinstance(error, SystemExit):
-        return
+    errors = ends() if "thread" in where else ends()[:2]
+    make: Any = run_in_subprocess if where == "subprocess" else build_pipeline
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
-        executors: dict[str, Any] = {
-            "threads": threads,
-            "processes": processes,
-            "processes of ours": ProcessExecutor(1),
-        }
-        executor = executors.get(where)
-        builder = PipelineBuilder().add_source([1, 2, 5, 3]).pipe(partial(op, error), executor=executor, name="end")
-        config = builder.add_sink().get_config()
-        make: Any = run_in_subprocess if where == "subprocess" else build_pipeline
-        pipeline = make(config, num_threads=2, max_failures=-1)
-        found: list[int] = []
-        with pytest.raises(PipelineFailure) as failed:
-            ops.into(found, pipeline)
-        pipeline.stop()
-    assert found == [1, 2]
-    assert (failed.value.stage, failed.value.item) == ("end", "5")
-    cause = failed.value.__cause__
-    assert cause is not None
-    assert (type(cause), cause.args) == (type(error), error.args)
+        of_places = {"threads": threads, "processes": processes, "processes of ours": ProcessExecutor(1)}
+        for error, op in [*((error, ops.raise_at_five) for error in errors), (errors[0], ops.yield_or_raise_at_five)]:
+            builder = PipelineBuilder().add_source([1, 2, 5, 3])
+            builder.pipe(partial(op, error), executor=of_places.get(where), name="end")
+            pipeline = make(builder.add_sink().get_config(), num_threads=2, max_failures=-1)
+            found: list[int] = []
+            with pytest.raises(PipelineFailure) as failed:
+                ops.into(found, pipeline)
+            pipeline.stop()
+            assert found == [1, 2]
+            assert (failed.value.stage, failed.value.item) == ("end", "5")
+            cause = failed.value.__cause__
+            assert cause is not None
+            assert (type(cause), cause.args) == (type(error), error.args)
 
 
 def test_a_death_names_the_stage() -> None:
@@ -79,13 +64,14 @@ def test_a_death_names_the_stage() -> None:
         assert isinstance(stage.explain(error), WorkerError)
 
 
-def test_forked_processes_draw_differently(pool: ProcessPoolExecutor) -> None:
+def test_forked_processes_draw_differently() -> None:
     """Forked processes begin with the global generators of their parent, but draw different numbers."""
-    stage = Executors().remote(pool, "draws")
     drawn: set[Any] = set()
-    while len({pid for pid, *_ in drawn}) < 2:
-        sent = [stage.send(ops.draws, [None], flatten=False) for _ in range(2)]
-        drawn |= {each.result()[0][1] for each in sent}
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
+        stage = Executors().remote(pool, "draws")
+        while len({pid for pid, *_ in drawn}) < 2:
+            sent = [stage.send(ops.draws, [None], flatten=False) for _ in range(2)]
+            drawn |= {each.result()[0][1] for each in sent}
     assert len({number for _, number, _ in drawn}) == len({number for *_, number in drawn}) == len(drawn)
 
 
@@ -102,8 +88,7 @@ def test_cancelling() -> None:
     """A call that has not begun can be cancelled."""
     with ThreadPoolExecutor(1) as pool:
         gate = threading.Event()
-        stage = Executors().remote(pool, "here")
-        first = stage.send(lambda _: gate.wait(), [None], flatten=False)
+        first = Executors().remote(pool, "here").send(lambda _: gate.wait(), [None], flatten=False)
         second = Executors().remote(pool, "there").send(lambda _: 1, [None], flatten=False)
         assert second.cancel()
         gate.set()
@@ -111,7 +96,7 @@ def test_cancelling() -> None:
         assert second.cancelled()
 
 
-class FailingExecutor(Executor):
+class _FailingExecutor(Executor):
     """An executor that fails each call itself, by an exception of `submit` or of the future."""
 
     def __init__(self, error: BaseException, *, at_once: bool) -> None:
@@ -119,7 +104,6 @@ class FailingExecutor(Executor):
         self._at_once = at_once
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Fail."""
         del fn, args, kwargs
         if self._at_once:
             raise self._error
@@ -128,19 +112,20 @@ class FailingExecutor(Executor):
         return failed
 
 
-@pytest.mark.parametrize("error", [CancelledError("mine"), StopIteration(3), KeyError("mine"), *ENDS], ids=repr)
-@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("op", [ops.double, ops.up_to])
 @pytest.mark.parametrize("order", ["input", "completion"])
-def test_an_executor_fails_itself(error: BaseException, op: Any, order: Any, *, at_once: bool) -> None:
+def test_an_executor_fails_itself(op: Any, order: Any) -> None:
     """An exception of the executor ends the pass, also one that asyncio would take for a cancellation or an end."""
-    builder = PipelineBuilder().add_source(range(9))
-    builder.pipe(op, executor=FailingExecutor(error, at_once=at_once), concurrency=2, output_order=order, name="op")
-    pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
-    with pytest.raises(PipelineFailure) as failed:
-        list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
-    pipeline.stop(timeout=PATIENCE_SECONDS)
-    assert failed.value.stage == "op"
-    cause = failed.value.__cause__
-    assert cause is not None
-    assert error in {cause, cause.__cause__}
+    errors = [CancelledError("mine"), StopIteration(3), KeyError("mine"), *ends()]
+    for error, at_once in itertools.product(errors, (False, True)):
+        executor = _FailingExecutor(error, at_once=at_once)
+        builder = PipelineBuilder().add_source(range(9))
+        builder.pipe(op, executor=executor, concurrency=2, output_order=order, name="op")
+        pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
+        with pytest.raises(PipelineFailure) as failed:
+            list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        pipeline.stop(timeout=PATIENCE_SECONDS)
+        assert failed.value.stage == "op"
+        cause = failed.value.__cause__
+        assert cause is not None
+        assert error in {cause, cause.__cause__}
