@@ -1,7 +1,6 @@
 """An observer gets the events of each stage; one that raises is logged once and removed, and the pipeline continues."""
 
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -45,51 +44,35 @@ def test_an_observer_gets_the_events_of_each_stage() -> None:
             assert len(of_stage) == len(done) + 3
 
 
-def merged() -> PipelineBuilder:
-    """Return two pipelines that are merged; the first fails."""
-    return PipelineBuilder().add_source(Merge((parsing().get_config(), parsing().get_config())))
-
-
-def not_opened() -> PipelineBuilder:
-    """Return a pipeline with a stage that can't be opened, and one behind it."""
-    executor = ProcessExecutor(1, initializer=lambda: None)
-    return PipelineBuilder().add_source([1]).pipe(abs, executor=executor).pipe(str)
-
-
-def read_early(pipeline: Pipeline) -> None:
-    """Leave a pass after its first item, and read the next one."""
+def _read_early(pipeline: Pipeline) -> None:
     next(iter(pipeline))
     list(pipeline)
 
 
-def read_failing(pipeline: Pipeline) -> None:
-    """Read a pass that fails."""
+def _read_failing(pipeline: Pipeline) -> None:
     with pytest.raises(PipelineFailure):
         list(pipeline)
 
 
-@pytest.mark.parametrize(
-    ("make", "read"),
-    [
-        (merged, read_failing),
-        (not_opened, read_failing),
-        (lambda: PipelineBuilder().add_source(range(999)), read_early),
-    ],
-)
-def test_each_stage_that_started_ends(make: Callable[[], PipelineBuilder], read: Callable[[Pipeline], None]) -> None:
+def test_each_stage_that_started_ends() -> None:
     """Each stage starts, and then ends, in each pass; the others, such as the merged sinks, have no events."""
-    received: list[Event] = []
-    with make().add_sink().build(num_threads=1, observer=received.append).auto_stop() as pipeline:
-        read(pipeline)
-    running: set[str] = set()
-    for event in received:
-        if isinstance(event, StageStarted):
-            assert event.stage not in running
-            running.add(event.stage)
-        elif isinstance(event, StageEnded):
-            running.remove(event.stage)
-    assert not running
-    assert received
+    merged = PipelineBuilder().add_source(Merge((parsing().get_config(), parsing().get_config())))
+    unopened = ProcessExecutor(1, initializer=lambda: None)
+    not_opened = PipelineBuilder().add_source([1]).pipe(abs, executor=unopened).pipe(str)
+    long = PipelineBuilder().add_source(range(999))
+    for builder, read in ((merged, _read_failing), (not_opened, _read_failing), (long, _read_early)):
+        received: list[Event] = []
+        with builder.add_sink().build(num_threads=1, observer=received.append).auto_stop() as pipeline:
+            read(pipeline)
+        running: set[str] = set()
+        for event in received:
+            if isinstance(event, StageStarted):
+                assert event.stage not in running
+                running.add(event.stage)
+            elif isinstance(event, StageEnded):
+                running.remove(event.stage)
+        assert not running
+        assert received
 
 
 def test_an_observer_that_raises_is_logged_once_and_removed(caplog: pytest.LogCaptureFixture) -> None:

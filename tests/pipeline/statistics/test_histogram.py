@@ -29,21 +29,18 @@ def recorded(counted: list[tuple[float, int]]) -> Durations:
     return recorder.snapshot()
 
 
-@given(counted=COUNTED.filter(bool), share=SHARES)
-def test_a_quantile_is_the_ranked_duration_within_its_error(counted: list[tuple[float, int]], share: float) -> None:
-    """A quantile is the duration at that rank of the sorted list, within the stated relative error."""
+@given(counted=COUNTED.filter(bool), shares=st.lists(SHARES, min_size=1, max_size=5))
+def test_a_quantile_is_the_ranked_duration_within_its_error(
+    counted: list[tuple[float, int]], shares: list[float]
+) -> None:
+    """A quantile is the duration at that rank of the sorted list, within the stated relative error, and never falls."""
     ranked = sorted(seconds for seconds, count in counted for _ in range(count))
-    truth = ranked[max(ceil(share * len(ranked)) - 1, 0)]
-    found = recorded(counted).quantile(share)
-    assert found is not None
-    assert abs(found - truth) <= truth * RELATIVE_ERROR
-
-
-@given(counted=COUNTED.filter(bool), shares=st.lists(SHARES, min_size=2, max_size=5))
-def test_quantiles_never_fall(counted: list[tuple[float, int]], shares: list[float]) -> None:
-    """The quantile of a larger share is not shorter."""
     durations = recorded(counted)
-    found = [durations.quantile(share) or 0 for share in sorted(shares)]
+    found: list[float] = []
+    for share in sorted(shares):
+        truth = ranked[max(ceil(share * len(ranked)) - 1, 0)]
+        found.append(durations.quantile(share) or 0)
+        assert abs(found[-1] - truth) <= truth * RELATIVE_ERROR
     assert found == sorted(found)
 
 
@@ -57,20 +54,12 @@ def test_merging_equals_recording_everything_in_one(
     assert merged.count == sum(count for _, count in first + second)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.0, SHORTEST_SECONDS), (1e-9, SHORTEST_SECONDS), (-1.0, SHORTEST_SECONDS), (1e9, LONGEST_SECONDS)],
-)
-def test_a_duration_outside_the_range_counts_as_its_end(seconds: float, expected: float) -> None:
-    """A duration outside the range of the buckets counts as the shortest or longest one."""
-    assert recorded([(seconds, 1)]).quantile(0.5) == pytest.approx(expected, rel=RELATIVE_ERROR)
-    assert recorded([(inf, 1)]).quantile(0.5) == pytest.approx(LONGEST_SECONDS, rel=RELATIVE_ERROR)
-
-
-@pytest.mark.parametrize("seconds", [SHORTEST_SECONDS, LONGEST_SECONDS * (1 - 2**-53), 0.5, 1.0, 1 - 2**-53])
-def test_a_duration_on_the_edge_of_a_bucket(seconds: float) -> None:
-    """A duration on the edge of a bucket has the same bounded error as any other."""
-    assert recorded([(seconds, 1)]).quantile(1) == pytest.approx(seconds, rel=RELATIVE_ERROR)
+def test_the_edges_of_the_range_and_of_buckets() -> None:
+    """A duration outside the range counts as the shortest or longest one; one on the edge of a bucket as any other."""
+    outside = [(0.0, SHORTEST_SECONDS), (1e-9, SHORTEST_SECONDS), (-1.0, SHORTEST_SECONDS), (1e9, LONGEST_SECONDS)]
+    edges = (SHORTEST_SECONDS, LONGEST_SECONDS * (1 - 2**-53), 0.5, 1.0, 1 - 2**-53)
+    for seconds, expected in (*outside, (inf, LONGEST_SECONDS), *((edge, edge) for edge in edges)):
+        assert recorded([(seconds, 1)]).quantile(0.5) == pytest.approx(expected, rel=RELATIVE_ERROR)
 
 
 def test_a_snapshot_does_not_change() -> None:
@@ -82,14 +71,10 @@ def test_a_snapshot_does_not_change() -> None:
     assert (snapshot.count, recorder.snapshot().count) == (1, 2)
 
 
-def test_an_empty_histogram_has_no_quantile() -> None:
-    """Without durations, a quantile is None, and the sum is a float, as loggers take it."""
+def test_an_empty_histogram_and_wrong_shares() -> None:
+    """Without durations, a quantile is None, and the sum is a float; a share outside [0, 1] is refused."""
     assert (Durations().quantile(0.5), Durations().count) == (None, 0)
     assert type(Durations().total_seconds) is float
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_a_share_is_between_0_and_1(share: float) -> None:
-    """A percentage, or another number outside [0, 1], is refused with the remedy."""
-    with pytest.raises(UsageError, match=r"between 0 and 1.*quantile\(0\.5\)"):
-        Durations().quantile(share)
+    for share in (-0.1, 1.5, float("nan")):
+        with pytest.raises(UsageError, match=r"between 0 and 1.*quantile\(0\.5\)"):
+            Durations().quantile(share)

@@ -13,14 +13,11 @@ CALLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), SECONDS), max_
 LOOKS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)))
 
 
-class Clock:
-    """A clock that the test advances."""
-
+class _Clock:
     def __init__(self) -> None:
         self.seconds = 100.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.seconds
 
 
@@ -29,7 +26,7 @@ def test_a_report_holds_the_reported_sums(
     calls: list[tuple[int, int, float]], waits: list[tuple[float, float]], looks: list[tuple[int, int]]
 ) -> None:
     """Items, failures and seconds are summed, and the queue's fill is averaged over the looks."""
-    clock = Clock()
+    clock = _Clock()
     probe = StageProbe("decode", "sync", concurrency=3, on_threads=True, clock=clock)
     for items, failures, seconds in calls:
         probe.done(items, failures, seconds)
@@ -59,8 +56,11 @@ def mean(numbers: Sequence[float]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def test_an_item_takes_its_share_of_the_call() -> None:
-    """A call's seconds are divided evenly among the items that it put out or failed on."""
+def test_the_durations_of_items() -> None:
+    """A call's seconds are divided among the items that it put out or failed on; without any, they count for the next.
+
+    A sink, which only passes items on, has items and no quantiles.
+    """
     probe = StageProbe("decode", "sync")
     probe.done(98, 1, 0.099)
     probe.done(1, 0, 0.5)
@@ -69,9 +69,6 @@ def test_an_item_takes_its_share_of_the_call() -> None:
     assert report.p99_seconds == pytest.approx(0.001, rel=RELATIVE_ERROR)
     assert report.durations.quantile(1) == pytest.approx(0.5, rel=RELATIVE_ERROR)
 
-
-def test_calls_without_results_count_towards_the_next_item() -> None:
-    """The time in which an aggregate stage collects items is part of the cost of its batch."""
     probe = StageProbe("aggregate", "aggregate")
     for _ in range(3):
         probe.done(0, 0, 0.25)
@@ -81,9 +78,6 @@ def test_calls_without_results_count_towards_the_next_item() -> None:
     assert report.p90_seconds == pytest.approx(1.0, rel=RELATIVE_ERROR)
     assert report.busy_seconds == 1.0
 
-
-def test_items_that_were_not_timed_have_no_durations() -> None:
-    """A sink, which only passes items on, has items and no quantiles."""
     probe = StageProbe("sink", "sink")
     probe.done(5, 0, 0.0)
     report = probe.snapshot()
@@ -92,7 +86,7 @@ def test_items_that_were_not_timed_have_no_durations() -> None:
 
 def test_the_clock_stops_between_passes() -> None:
     """Time between the end of a pass and the start of the next one does not count."""
-    clock = Clock()
+    clock = _Clock()
     probe = StageProbe("decode", "sync", clock=clock)
     probe.started()
     clock.seconds += 3
@@ -105,26 +99,17 @@ def test_the_clock_stops_between_passes() -> None:
     assert probe.snapshot().elapsed_seconds == 7
 
 
-def test_cpu_time_is_none_until_measured() -> None:
-    """`cpu_seconds` is None until a call reports some."""
-    probe = StageProbe("decode", "sync")
+def test_what_was_not_measured() -> None:
+    """A stage that has not started has shares and rates of 0, and no quantiles; a queue without a limit is full."""
+    probe = StageProbe("decode", "sync", clock=lambda: 0.0)
+    report = probe.snapshot()
+    assert (report.items_per_second, report.busy_share, report.wait_output_share, report.p50_seconds) == (0, 0, 0, None)
+    assert (report.queue_fill, report.queue_found_share) == (None, None)
     probe.done(1, 0, 2.0)
     assert probe.snapshot().cpu_seconds is None
     probe.done(1, 0, 2.0, cpu_seconds=0.5)
     probe.done(1, 0, 2.0, cpu_seconds=0.25)
     assert probe.snapshot().cpu_seconds == 0.75
-
-
-def test_the_report_of_a_stage_that_has_not_started() -> None:
-    """A stage that has not started has shares and rates of 0, and no quantiles."""
-    report = StageProbe("decode", "sync", clock=lambda: 0.0).snapshot()
-    assert (report.items_per_second, report.busy_share, report.wait_output_share, report.p50_seconds) == (0, 0, 0, None)
-    assert (report.queue_fill, report.queue_found_share) == (None, None)
-
-
-def test_a_queue_without_a_limit_counts_as_full() -> None:
-    """An item in a queue with a limit of 0 means a full queue."""
-    probe = StageProbe("decode", "sync")
     probe.looked(1, 0)
     probe.looked(0, 0)
     assert probe.snapshot().queue_fill == 0.5

@@ -2,7 +2,6 @@
 
 import pickle
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,16 +24,11 @@ def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None
         assert abs(drawn.count(mark) - 24 * share / whole) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((None, "-"), (0.0, "0.00 ns"), (1.5e-7, "150 ns"), (2.04e-6, "2.04 us"), (0.0123, "12.3 ms")),
-        *((1.0, "1.00 s"), (7200.0, "7,200 s")),
-    ],
-)
-def test_durations_have_three_digits_and_a_unit(seconds: float | None, text: str) -> None:
+def test_durations_have_three_digits_and_a_unit() -> None:
     """A duration is written in the unit that leaves at least one digit before the point."""
-    assert seconds_text(seconds) == text
+    texts = {None: "-", 0.0: "0.00 ns", 1.5e-7: "150 ns", 2.04e-6: "2.04 us", 0.0123: "12.3 ms", 1.0: "1.00 s"}
+    for seconds, text in (*texts.items(), (7200.0, "7,200 s")):
+        assert seconds_text(seconds) == text
 
 
 def test_the_table_is_aligned() -> None:
@@ -52,20 +46,17 @@ def test_the_table_is_aligned() -> None:
     assert lines[-1].startswith("to change: raise the concurrency of 'a stage with a long name'")
 
 
-def test_numbers_are_a_flat_dict_without_unknown_figures() -> None:
-    """Loggers get numbers by stage and name, without those that were not measured."""
-    numbers = report_of(Stage("decode").spent(busy=0.5), sink(fill=1, consumer_waits=0)).numbers()
+def test_numbers_and_values() -> None:
+    """Loggers get numbers by stage and name, without unknown ones; a report can be pickled, and equals its copy."""
+    report = report_of(Stage("decode").spent(busy=0.5), sink(fill=1, consumer_waits=0))
+    numbers = report.numbers()
     assert numbers["sink/queue_fill"] == 1
     assert (numbers["items"], numbers["items_per_second"], numbers["decode/busy_share"]) == (100, 10, 0.5)
     assert "decode/queue_fill" not in numbers
     assert all(isinstance(number, int | float) for number in numbers.values())
-
-
-def test_a_report_is_a_value() -> None:
-    """A report can be pickled, and equals its copy."""
-    report = report_of(source(), Stage("decode").spent(busy=0.5), sink(fill=1, consumer_waits=0))
-    assert pickle.loads(pickle.dumps(report)) == report
-    assert hash(report) == hash(pickle.loads(pickle.dumps(report)))
+    again = pickle.loads(pickle.dumps(report))
+    assert again == report
+    assert hash(again) == hash(report)
 
 
 def test_a_stage_that_has_not_run_uses_no_core() -> None:

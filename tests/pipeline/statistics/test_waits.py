@@ -8,8 +8,7 @@ from penstock.pipeline import PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS
 
 
-async def elements(items: list[int]) -> AsyncIterator[int]:
-    """Yield the elements of a list."""
+async def _elements(items: list[int]) -> AsyncIterator[int]:
     for each in items:
         yield each
 
@@ -19,7 +18,7 @@ async def elements(items: list[int]) -> AsyncIterator[int]:
     [
         PipelineBuilder().add_source([[*range(100)]]).disaggregate(),
         PipelineBuilder().add_source([dict.fromkeys(range(100))]).disaggregate(),
-        PipelineBuilder().add_source([[*range(100)]]).pipe(elements),
+        PipelineBuilder().add_source([[*range(100)]]).pipe(_elements),
     ],
     ids=["a list", "a dict", "an async generator"],
 )

@@ -25,16 +25,12 @@ from penstock.pipeline import (
 CALLS: list[tuple[Callable[[PipelineBuilder], PipelineBuilder], Any]] = [
     (lambda builder: builder.pipe(abs), Pipe(abs)),
     (
-        lambda builder: builder.pipe(abs, concurrency=2, output_order="input"),
-        Pipe(abs, concurrency=2, output_order="input"),
+        lambda builder: builder.pipe({1: 2}, concurrency=2, output_order="input", repeatable=True, max_failures=-1),
+        Pipe({1: 2}, concurrency=2, output_order="input", repeatable=True, max_failures=-1),
     ),
     (
-        lambda builder: builder.pipe({1: 2}, max_failures=-1, repeatable=True),
-        Pipe({1: 2}, max_failures=-1, repeatable=True),
-    ),
-    (
-        lambda builder: builder.pipe(len, max_failures=Fraction(1, 9), max_items=4, max_bytes=5),
-        Pipe(len, max_failures=Fraction(1, 9), max_items=4, max_bytes=5),
+        lambda builder: builder.pipe(len, max_failures=Fraction(1, 9), max_items=4, max_bytes=5, skip_none=True),
+        Pipe(len, max_failures=Fraction(1, 9), max_items=4, max_bytes=5, skip_none=True),
     ),
     (lambda builder: builder.aggregate(3, drop_last=True), Aggregate(3, drop_last=True)),
     (lambda builder: builder.disaggregate(), Disaggregate()),
@@ -83,23 +79,18 @@ def test_a_config_is_independent_of_its_builder() -> None:
     assert builder.add_sink().get_config().names() == ("source", "abs", "abs[0]/abs", "sink")
 
 
-STAGES: list[Callable[[PipelineBuilder], PipelineBuilder]] = [
-    *(call for call, _ in CALLS),
-    lambda builder: builder.add_sink(),
-]
-
-
-@pytest.mark.parametrize("call", STAGES)
-def test_the_source_comes_first_and_the_sink_last(call: Callable[[PipelineBuilder], PipelineBuilder]) -> None:
+def test_the_source_comes_first_and_the_sink_last() -> None:
     """A call before the source or after the sink is refused, and changes nothing."""
-    builder = PipelineBuilder()
-    with pytest.raises(UsageError, match=r"begins with its source; got .* first\. Call add_source"):
-        call(builder)
-    builder.add_source([1]).add_sink()
-    config = builder.get_config()
-    with pytest.raises(UsageError, match=r"ends with its sink; got .* after it\. Call add_sink\(\) last"):
-        call(builder)
-    assert builder.get_config() == config
+    calls: list[Callable[[PipelineBuilder], object]] = [*(call for call, _ in CALLS), PipelineBuilder.add_sink]
+    for call in calls:
+        builder = PipelineBuilder()
+        with pytest.raises(UsageError, match=r"begins with its source; got .* first\. Call add_source"):
+            call(builder)
+        builder.add_source([1]).add_sink()
+        config = builder.get_config()
+        with pytest.raises(UsageError, match=r"ends with its sink; got .* after it\. Call add_sink\(\) last"):
+            call(builder)
+        assert builder.get_config() == config
 
 
 def test_a_missing_source_or_sink_and_a_second_source() -> None:
@@ -115,26 +106,20 @@ def test_a_missing_source_or_sink_and_a_second_source() -> None:
         builder.add_source(range(3))
 
 
-def test_a_wrong_argument_adds_nothing() -> None:
-    """A refused call doesn't change the builder."""
-    builder = PipelineBuilder().add_source([1])
-    with pytest.raises(UsageError, match="at least 1; got 0"):
-        builder.pipe(abs, concurrency=0)
-    with pytest.raises(UsageError, match="at least 1; got 0"):
-        builder.aggregate(0)
-    with pytest.raises(UsageError, match="at least 1; got 0"):
-        builder.add_sink(0)
-    assert builder.add_sink().get_config() == PipelineConfig(Source([1]), (), Sink())
-
-
-def test_a_repeated_name_is_refused_by_the_call_that_repeats_it() -> None:
-    """The call that names a second stage the same raises, and adds nothing."""
+def test_a_refused_call_adds_nothing() -> None:
+    """A refused call, also one that repeats a name, doesn't change the builder."""
     builder = PipelineBuilder().add_source([1]).pipe(abs, name="a")
-    with pytest.raises(UsageError, match="got name='a' again"):
-        builder.pipe(len, name="a")
-    with pytest.raises(UsageError, match="got name='a' again"):
-        builder.path_variants(abs, [[]], name="a")
-    assert builder.add_sink().get_config().names() == ("source", "a", "sink")
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: builder.pipe(abs, concurrency=0), "at least 1; got 0"),
+        (lambda: builder.aggregate(0), "at least 1; got 0"),
+        (lambda: builder.add_sink(0), "at least 1; got 0"),
+        (lambda: builder.pipe(len, name="a"), "got name='a' again"),
+        (lambda: builder.path_variants(abs, [[]], name="a"), "got name='a' again"),
+    ]
+    for call, message in refused:
+        with pytest.raises(UsageError, match=message):
+            call()
+    assert builder.add_sink().get_config() == PipelineConfig(Source([1]), (Pipe(abs, name="a"),), Sink())
 
 
 def test_the_text_of_a_builder_is_short() -> None:

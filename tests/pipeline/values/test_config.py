@@ -75,9 +75,7 @@ def test_default_names() -> None:
     )
 
 
-def named(name: str) -> Callable[[int], int]:
-    """Return a function with this qualified name."""
-
+def _named(name: str) -> Callable[[int], int]:
     def op(item: int) -> int:
         return item
 
@@ -93,7 +91,7 @@ NAMES = st.sampled_from(["a", "b", "a#2", "a#3", "b#2#2", "sink", "source"])
 )
 def test_names_are_unique(defaults: list[str], explicit: list[str], order: Any) -> None:
     """Explicit names are used or refused; default names get the smallest free ordinal, in the order of flow."""
-    stages = [Pipe(named(name)) for name in defaults] + [Pipe(plain, name=name) for name in explicit]
+    stages = [Pipe(_named(name)) for name in defaults] + [Pipe(plain, name=name) for name in explicit]
     order.shuffle(stages)
     if {"source", "sink"} & {*explicit} or max(Counter(explicit).values(), default=0) > 1:
         with pytest.raises(UsageError, match="share a name"):
@@ -119,9 +117,8 @@ STAGES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def count(stages: tuple[Any, ...]) -> int:
-    """Return how many stages there are, including those on paths."""
-    return sum(1 + (sum(map(count, stage.paths)) if isinstance(stage, PathVariants) else 0) for stage in stages)
+def _count(stages: tuple[Any, ...]) -> int:
+    return sum(1 + (sum(map(_count, stage.paths)) if isinstance(stage, PathVariants) else 0) for stage in stages)
 
 
 @given(stages=st.lists(STAGES, max_size=4).map(tuple), parts=st.integers(0, 3))
@@ -130,7 +127,7 @@ def test_everything_has_a_name_and_a_line(stages: tuple[Any, ...], parts: int) -
     part = config(*stages)
     whole = config(*stages, source=Merge((part,) * parts) if parts else None)
     names = whole.names()
-    assert len({*names}) == len(names) == (count(stages) + 2) * (parts + 1)
+    assert len({*names}) == len(names) == (_count(stages) + 2) * (parts + 1)
     lines = [line.strip() for line in str(whole).split("\n")]
     described = [line.partition(": ")[0] for line in lines if ": " in line and not line.endswith(": unchanged")]
     assert Counter(described) == Counter(name.rpartition("/")[2] for name in names)
@@ -149,7 +146,7 @@ def test_the_text_of_a_pipeline() -> None:
         route,
         Aggregate(2, drop_last=True),
         Disaggregate(),
-        Pipe(len, max_failures=-1),
+        Pipe(len, max_failures=-1, skip_none=True),
     )
     whole = PipelineConfig(Merge((first, second), order="turns"), stages, Sink(1, max_bytes=1000))
     assert str(whole) == whole.describe()
@@ -169,29 +166,25 @@ def test_the_text_of_a_pipeline() -> None:
         "  route[1]: unchanged",
         "aggregate: lists of 2, without the last",
         "disaggregate: the elements of each item",
-        "len: function, concurrency 1, any number of failures",
+        "len: function, concurrency 1, any number of failures, without None",
         "sink: up to 1 item, 1,000 bytes",
     ]
 
 
-@pytest.mark.parametrize(
-    ("op", "function"),
-    [
-        (plain, plain),
-        (functools.partial(awaited), awaited),
-        (wrapped, plain),
-        (Called(), Called.__call__),
-        (CalledAsync().method, CalledAsync.method),
-        (Total, Total.__init__),
-    ],
-)
-def test_the_location_of_an_op(op: Any, function: Any) -> None:
+LOCATED: list[tuple[Any, Any]] = [
+    *((plain, plain), (functools.partial(awaited), awaited), (wrapped, plain), (Called(), Called.__call__)),
+    *((CalledAsync().method, CalledAsync.method), (Total, Total.__init__)),
+]
+
+
+def test_the_location_of_an_op() -> None:
     """A stage's line ends with the location of its function's code, also inside partials and decorators."""
-    assert function.__code__.co_filename == inspect.getsourcefile(plain)
-    location = f", at {function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-    assert str(config(Pipe(op))).split("\n")[1].endswith(location)
-    if Pipe(op).kind == "sync":
-        assert str(config(PathVariants(op, ((),)))).split("\n")[1].endswith(location)
+    for op, function in LOCATED:
+        assert function.__code__.co_filename == inspect.getsourcefile(plain)
+        location = f", at {function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        assert str(config(Pipe(op))).split("\n")[1].endswith(location)
+        if Pipe(op).kind == "sync":
+            assert str(config(PathVariants(op, ((),)))).split("\n")[1].endswith(location)
 
 
 def test_texts_are_short() -> None:

@@ -1,6 +1,7 @@
 """The values that describe a pipeline: refused arguments, kinds of ops, and the batches of aggregators."""
 
 import functools
+import itertools
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,21 +42,20 @@ from tests.pipeline.values.ops import (
 )
 
 
-class MadeOf(CalledAsync):
+class _MadeOf(CalledAsync):
     """A class that is called with an item, and whose instances are async."""
 
     def __init__(self, item: int) -> None:
         self.item = item
 
 
-def make_class(item: object) -> object:
-    """Return a class."""
+def _make_class(item: object) -> object:
     return Called if item else CalledAsync
 
 
 KINDS: dict[str, list[Any]] = {
     # Calling a class makes an object, and awaits nothing.
-    "sync": [plain, wrapped, len, str.upper, int, MadeOf, Called(), make_class],
+    "sync": [plain, wrapped, len, str.upper, int, _MadeOf, Called(), _make_class],
     "generator": [counting, CalledAsync.made],
     "async": [awaited, CalledAsync(), CalledAsync().method, CalledAsync.static, CalledAsync().__call__],
     "async generator": [streamed, CalledStream()],
@@ -63,26 +63,26 @@ KINDS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("op", "kind"), [(op, kind) for kind, ops in KINDS.items() for op in ops])
-def test_the_kind_of_an_op(op: Any, kind: str) -> None:
+def test_the_kind_of_an_op() -> None:
     """An op's kind follows from its code, also inside partials of partials."""
-    assert Pipe(op).kind == kind
-    if callable(op):
-        assert Pipe(functools.partial(op)).kind == kind
-        assert Pipe(functools.partial(functools.partial(op))).kind == kind
+    for kind, op in ((kind, op) for kind, ops in KINDS.items() for op in ops):
+        assert Pipe(op).kind == kind, op
+        if callable(op):
+            assert Pipe(functools.partial(op)).kind == kind
+            assert Pipe(functools.partial(functools.partial(op))).kind == kind
 
 
 def test_the_kind_fits_the_result_of_a_call() -> None:
     """The result of calling an op has the type that its kind implies."""
-    kinds: list[tuple[str, Callable[[object], bool]]] = [
-        ("sync", lambda given: isinstance(given, int)),
-        ("async", lambda given: isinstance(given, Awaitable)),
-        ("generator", lambda given: isinstance(given, Iterator)),
-        ("async generator", lambda given: isinstance(given, AsyncIterator)),
-    ]
+    types: dict[str, Any] = {
+        "sync": int,
+        "async": Awaitable,
+        "generator": Iterator,
+        "async generator": AsyncIterator,
+    }
     for op in (plain, counting, awaited, streamed, Called(), CalledAsync(), CalledStream(), CalledAsync.made):
         result: Any = op(1)
-        assert [kind for kind, holds in kinds if holds(result)] == [Pipe(op).kind]
+        assert [kind for kind, of_kind in types.items() if isinstance(result, of_kind)] == [Pipe(op).kind]
         if hasattr(result, "close"):
             result.close()
 
@@ -143,23 +143,21 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), WRONG)
-def test_wrong_arguments(make: Callable[[], object], message: str) -> None:
+def test_wrong_arguments() -> None:
     """A wrong argument is refused when the value is made, with the rule, the value and the remedy."""
-    with pytest.raises(UsageError, match=message):
-        make()
+    for make, message in WRONG:
+        with pytest.raises(UsageError, match=message):
+            make()
 
 
-def test_executors() -> None:
-    """An object with `submit`, or with a number of processes, is an executor for any op that isn't async."""
+def test_executors_and_failures() -> None:
+    """An object with `submit`, or with a number of processes, is an executor for any op that isn't async.
+
+    A count, -1 and a share of the items are accepted as limits of failures.
+    """
     with ThreadPoolExecutor(1) as threads:
-        for executor in (threads, Workers()):
-            for op in (plain, counting, {1: 2}, Called()):
-                assert Pipe(op, executor=executor).executor is executor
-
-
-def test_failures_allowed() -> None:
-    """A count, -1 and a share of the items are accepted."""
+        for executor, op in itertools.product((threads, Workers()), (plain, counting, {1: 2}, Called())):
+            assert Pipe(op, executor=executor).executor is executor
     for most in (0, 5, -1, Fraction(0), Fraction(1, 100), Fraction(1)):
         assert Pipe(plain, max_failures=most).max_failures == most
 
@@ -177,34 +175,27 @@ def test_lists(items: list[int], size: int) -> None:
     assert aggregator.flush() is None
 
 
-@pytest.mark.parametrize("given", [Sums(), Sums, functools.partial(Sums), lambda: Sums()])
-def test_no_two_passes_share_an_aggregator(given: Any) -> None:
+def test_no_two_passes_share_an_aggregator() -> None:
     """Each pass has an aggregator of its own, equal to the given one."""
-    stage = Aggregate(given)
-    first, second = stage.open(), stage.open()
-    assert [first.accumulate(item) for item in (4, 5)] == [None, None]
-    assert second.flush() is None
-    assert stage.open().flush() is None
-    assert [first.accumulate(6), first.flush()] == [15, None]
-
-
-def test_a_factory_of_another_object() -> None:
-    """A factory whose result is no aggregator is refused when a pass uses it."""
+    aggregators: list[Any] = [Sums(), Sums, functools.partial(Sums), lambda: Sums()]
+    for aggregator in aggregators:
+        stage = Aggregate(aggregator)
+        first, second = stage.open(), stage.open()
+        assert [first.accumulate(item) for item in (4, 5)] == [None, None]
+        assert second.flush() is None
+        assert stage.open().flush() is None
+        assert [first.accumulate(6), first.flush()] == [15, None]
     with pytest.raises(UsageError, match=r"an aggregator's factory .*; dict returned {}\. Pass a number"):
         Aggregate(dict).open()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
 
 
 def test_classes_take_the_types_of_their_items() -> None:
-    """A class with the types of items, and of results, in brackets can be evaluated, and refers to the class."""
+    """A class with the types of items, and of results, in brackets refers to the class, and makes equal values."""
     of_items: list[Any] = [Aggregate, Disaggregate, Merge, PathVariants, Pipeline, PipelineConfig, Sink, Source]
     of_items.append(SubprocessPipeline)
     assert all(get_origin(generic[int]) is generic for generic in of_items)
     of_both: tuple[Any, ...] = (Pipe, PipelineBuilder)
     assert all(get_origin(generic[str, int]) is generic for generic in of_both)
-
-
-def test_a_class_with_its_types_makes_an_equal_value() -> None:
-    """`Pipe[str, int](…)` equals `Pipe(…)`, and can be pickled."""
     stage = Pipe[str, int](len, concurrency=2)
     assert stage == Pipe(len, concurrency=2)
     assert pickle.loads(pickle.dumps(stage)) == stage
