@@ -8,13 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PipelineFailure
-from penstock.pipeline import Pipeline, PipelineBuilder
+from penstock.pipeline import Pipeline, PipelineBuilder, StageEnded
 from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 
 
 def build(source: Any = range(10), op: Any = abs, *, continuous: bool = False, **how: Any) -> Pipeline:
     """Return a pipeline of one stage and two threads."""
-    return PipelineBuilder().add_source(source, continuous=continuous).pipe(op, **how).add_sink(2).build(num_threads=2)
+    return over(source, continuous=continuous).pipe(op, **how).add_sink(2).build(num_threads=2)
+
+
+def over(source: Any, *, continuous: bool = False) -> PipelineBuilder:
+    """Return a builder with a source."""
+    return PipelineBuilder().add_source(source, continuous=continuous)
+
+
+def items_of(builder: PipelineBuilder, *, sink: int = 3, threads: int = 1, **how: Any) -> list[Any]:
+    """Return the items of one pass."""
+    with builder.add_sink(sink).build(num_threads=threads, **how).auto_stop() as pipeline:
+        return [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
 
 
 class Again:
@@ -55,56 +66,50 @@ def watched(pipeline: Pipeline) -> Generator[None]:
         assert not hung.is_set(), "the read hung"
 
 
-def read_by_for(pipeline: Pipeline) -> Pass:
-    """Read a pass by a `for`."""
+@contextmanager
+def _a_pass(pipeline: Pipeline) -> Generator[Pass]:
     found = Pass()
     try:
         with watched(pipeline):
-            for item in pipeline:
-                found.items.append(item)
+            yield found
     except PipelineFailure as failure:
         found.failure = failure
+
+
+def read_by_for(pipeline: Pipeline) -> Pass:
+    """Read a pass by a `for`."""
+    with _a_pass(pipeline) as found:
+        for item in pipeline:
+            found.items.append(item)
     return found
 
 
 def read_by_iterator(pipeline: Pipeline) -> Pass:
     """Read a pass by an iterator with a timeout."""
-    found = Pass()
-    try:
+    with _a_pass(pipeline) as found:
         for item in pipeline.get_iterator(timeout=PATIENCE_SECONDS):
             found.items.append(item)
-    except PipelineFailure as failure:
-        found.failure = failure
     return found
 
 
 def read_by_get_item(pipeline: Pipeline) -> Pass:
     """Read a pass by `get_item`."""
-    found = Pass()
     iter(pipeline)  # starts a new pass, if something of this one was read
-    try:
+    with _a_pass(pipeline) as found, suppress(EOFError):
         while True:
             found.items.append(pipeline.get_item(timeout=PATIENCE_SECONDS))
-    except EOFError:
-        return found
-    except PipelineFailure as failure:
-        found.failure = failure
     return found
 
 
 def read_by_async_for(pipeline: Pipeline) -> Pass:
     """Read a pass by an `async for` in another event loop."""
-    found = Pass()
+    with _a_pass(pipeline) as found:
 
-    async def read() -> None:
-        async for item in pipeline:
-            found.items.append(item)
+        async def read() -> None:
+            async for item in pipeline:
+                found.items.append(item)
 
-    try:
-        with watched(pipeline):
-            asyncio.run(read())
-    except PipelineFailure as failure:
-        found.failure = failure
+        asyncio.run(read())
     return found
 
 
@@ -164,3 +169,31 @@ def gate() -> Generator[Gate]:
         yield made
     finally:
         made.open()
+
+
+def waiting(calls: Gate, at: int | None = None) -> Callable[[int], int]:
+    """Return a function that returns its item; it waits at a gate, for each item or for one."""
+
+    def wait(item: int) -> int:
+        if at is None or item == at:
+            calls.pass_through()
+        return item
+
+    return wait
+
+
+class EndOfRun:
+    """An observer that notes when a run has put its end into the outlet."""
+
+    def __init__(self) -> None:
+        self.noted = threading.Event()
+
+    def __call__(self, event: object) -> None:
+        """Note the end."""
+        if isinstance(event, StageEnded) and event.stage == "sink":
+            self.noted.set()
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        assert self.noted.wait(PATIENCE_SECONDS)
+        self.noted.clear()

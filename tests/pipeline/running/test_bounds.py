@@ -13,9 +13,7 @@ import pytest
 
 from penstock.pipeline import Pipe, PipelineBuilder
 from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
-
-pytestmark = pytest.mark.each_value
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate, items_of, over, waiting
 
 Order = Literal["input", "completion"]
 ORDERS = pytest.mark.parametrize("order", ["input", "completion"])
@@ -32,13 +30,7 @@ def test_as_many_calls_as_the_concurrency(kind: Kind) -> None:
     ]
     for order, concurrency, threads in cases:
         with gate() as calls:
-
-            def wait(item: int, calls: Gate = calls) -> int:
-                calls.pass_through()
-                return item
-
-            builder = PipelineBuilder().add_source(range(60))
-            builder.pipe(of_kind(kind, wait), concurrency=concurrency, output_order=order)
+            builder = over(range(60)).pipe(of_kind(kind, waiting(calls)), concurrency=concurrency, output_order=order)
             with builder.add_sink().build(num_threads=threads).auto_stop() as pipeline:
                 expected = min(concurrency, threads)
                 calls.wait_until(lambda now, expected=expected: now.inside == expected)
@@ -46,6 +38,24 @@ def test_as_many_calls_as_the_concurrency(kind: Kind) -> None:
                 found = [*pipeline]
         assert calls.peak <= expected
         assert (found if order == "input" or concurrency == 1 else sorted(found)) == [*range(60)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_at_a_time(kind: Kind) -> None:
+    """With concurrency 1, calls run one after the other, in the order of the items, on any number of threads."""
+    orders: list[Order] = ["completion", "input"]
+    for order in orders[: 1 if kind == "async generator" else 2]:
+        calls = Gate()
+        called: list[int] = []
+
+        def note(item: int, calls: Gate = calls, called: list[int] = called) -> int:
+            with calls:
+                called.append(item)
+            return item
+
+        found = items_of(over(range(300)).pipe(of_kind(kind, note), output_order=order), threads=4)
+        assert found == called == [*range(300)]
+        assert calls.peak == 1
 
 
 @pytest.mark.parametrize(
@@ -83,10 +93,9 @@ def test_every_allowed_call_starts_before_one_ends(
             if not full.is_set():
                 called.clear()
 
-    builder = PipelineBuilder().add_source(range(250) if source == "at once" else one_by_one())
+    builder = over(range(250) if source == "at once" else one_by_one())
     builder.pipe(wait if kind == "async" else generate, concurrency=100, output_order=order, **options)
-    with builder.add_sink(5).build(num_threads=1, statistics=statistics).auto_stop() as pipeline:
-        assert sorted(pipeline.get_iterator(timeout=PATIENCE_SECONDS)) == [*range(250)]
+    assert sorted(items_of(builder, statistics=statistics)) == [*range(250)]
     assert calls.peak == 100
 
 
@@ -117,10 +126,8 @@ def test_calls_that_end_together_are_followed_together(order: Order) -> None:
             waiting.clear()
         return item
 
-    builder = PipelineBuilder().add_source(range(lanes * rounds))
-    builder.pipe(wait, concurrency=lanes, output_order=order)
-    with builder.add_sink(lanes * rounds).build(num_threads=1).auto_stop() as pipeline:
-        assert sorted(pipeline) == [*range(lanes * rounds)]
+    builder = over(range(lanes * rounds)).pipe(wait, concurrency=lanes, output_order=order)
+    assert sorted(items_of(builder, sink=lanes * rounds)) == [*range(lanes * rounds)]
     assert max(began[each + lanes - 1] - began[each] for each in range(lanes, lanes * rounds, lanes)) < lanes // 2
 
 
@@ -140,25 +147,23 @@ def test_a_slow_reader_wakes_a_lane_at_a_time(order: Order) -> None:
             await asyncio.sleep(0)
             return item
 
-        builder = PipelineBuilder().add_source(range(200)).pipe(wait, concurrency=lanes, output_order=order)
-        with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
-            assert sorted(pipeline) == [*range(200)]
-        counts[lanes] = calls / 200
+        builder = over(range(300)).pipe(wait, concurrency=lanes, output_order=order)
+        assert sorted(items_of(builder, sink=1)) == [*range(300)]
+        counts[lanes] = calls / 300
     assert counts[100] < 2 * counts[2], counts
 
 
 def test_a_list_needs_no_thread() -> None:
     """The items of a list, which runs no code of the user's, are taken without a thread of the source."""
     before = {*threading.enumerate()}
-    started: list[str] = []
+    started: set[str] = set()
 
     async def note(item: int) -> int:
-        started.extend(thread.name for thread in threading.enumerate() if thread not in before)
+        started.update(thread.name for thread in threading.enumerate() if thread not in before)
         return item
 
-    with PipelineBuilder().add_source([*range(10)]).pipe(note).add_sink(5).build(num_threads=1).auto_stop() as pipeline:
-        assert [*pipeline] == [*range(10)]
-    assert len({*started}) == 1  # the loop's
+    assert items_of(over([*range(10)]).pipe(note)) == [*range(10)]
+    assert len(started) == 1  # the loop's
 
 
 def test_a_slow_router_blocks_no_coroutine() -> None:
@@ -175,9 +180,8 @@ def test_a_slow_router_blocks_no_coroutine() -> None:
         ticked.set()
         return item
 
-    builder = PipelineBuilder().add_source(range(10)).path_variants(route, [[], [Pipe(str)]]).pipe(tick)
-    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
-        assert sorted(pipeline, key=int) == [0, "1", 2, "3", 4, "5", 6, "7", 8, "9"]
+    builder = over(range(10)).path_variants(route, [[], [Pipe(str)]]).pipe(tick)
+    assert sorted(items_of(builder), key=int) == [0, "1", 2, "3", 4, "5", 6, "7", 8, "9"]
 
 
 def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
@@ -191,30 +195,8 @@ def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
             routed.append(item)
         return item % 3
 
-    builder = PipelineBuilder().add_source(range(60)).path_variants(route, [[], [], []]).add_sink(4)
-    with builder.build(num_threads=1).auto_stop() as pipeline:
-        assert sorted(pipeline) == [*range(60)]
-    assert (routed, calls.peak) == ([*range(60)], 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_at_a_time(kind: Kind) -> None:
-    """With concurrency 1, calls run one after the other, in the order of the items, on any number of threads."""
-    orders: list[Order] = ["completion", "input"]
-    for order in orders[: 1 if kind == "async generator" else 2]:
-        calls = Gate()
-        called: list[int] = []
-
-        def note(item: int, calls: Gate = calls, called: list[int] = called) -> int:
-            with calls:
-                called.append(item)
-            return item
-
-        builder = PipelineBuilder().add_source(range(300)).pipe(of_kind(kind, note), output_order=order)
-        with builder.add_sink(4).build(num_threads=4).auto_stop() as pipeline:
-            assert [*pipeline] == [*range(300)]
-        assert called == [*range(300)]
-        assert calls.peak == 1
+    assert sorted(items_of(over(range(60)).path_variants(route, [[], [], []]))) == routed == [*range(60)]
+    assert calls.peak == 1
 
 
 @ORDERS
@@ -223,14 +205,8 @@ def test_a_slow_item_holds_no_result_back(order: Order, kind: Kind) -> None:
     """The results before an item that takes long can be read meanwhile, also those of the same chunk."""
     for lanes, number in ((1, 1), (1, 40), (2, 3), (2, 400), (5, 40), (1, 400)):
         with gate() as slow:
-
-            def wait_at(item: int, slow: Gate = slow, number: int = number) -> int:
-                if item == number:
-                    slow.pass_through()
-                return item
-
-            builder = PipelineBuilder().add_source(itertools.count())
-            builder.pipe(of_kind(kind, wait_at), concurrency=lanes, output_order=order)
+            op: Any = of_kind(kind, waiting(slow, at=number))
+            builder = over(itertools.count()).pipe(op, concurrency=lanes, output_order=order)
             with builder.add_sink(5).build(num_threads=lanes).auto_stop() as pipeline:
                 found: set[object] = set()
                 while not found >= {*range(number)}:
@@ -253,7 +229,7 @@ def test_values_that_waited_for_their_turn() -> None:
             yield "b"
             end.pass_through()
 
-        builder = PipelineBuilder().add_source(range(2)).pipe(values, concurrency=2, output_order="input")
+        builder = over(range(2)).pipe(values, concurrency=2, output_order="input")
         with builder.add_sink(5).build(num_threads=2).auto_stop() as pipeline:
             for each in (slow, between, end):
                 each.wait_until(lambda now: now.inside == 1)
@@ -265,8 +241,7 @@ def test_values_that_waited_for_their_turn() -> None:
             end.open()
 
 
-@ORDERS
-@pytest.mark.parametrize("place", ["threads", "executor"])
+@pytest.mark.parametrize(("order", "place"), [("input", "threads"), ("completion", "threads"), ("input", "executor")])
 def test_all_lanes_share_the_items_behind_a_slow_one(order: Order, place: str) -> None:
     """If items take long after many cheap ones, all lanes work on them, also on the rest of a chunk."""
     with gate() as slow, gate() as later, ThreadPoolExecutor(5) as pool:
@@ -276,9 +251,8 @@ def test_all_lanes_share_the_items_behind_a_slow_one(order: Order, place: str) -
                 (slow if item == 300 else later).pass_through()
             return item
 
-        builder = PipelineBuilder().add_source(range(1_000))
         executor = pool if place == "executor" else None
-        builder.pipe(wait, concurrency=5, output_order=order, executor=executor)
+        builder = over(range(1_000)).pipe(wait, concurrency=5, output_order=order, executor=executor)
         with builder.add_sink(2_000).build(num_threads=5).auto_stop() as pipeline:
             slow.wait_until(lambda now: now.inside == 1)
             let_a_call_become_slow()
@@ -288,21 +262,24 @@ def test_all_lanes_share_the_items_behind_a_slow_one(order: Order, place: str) -
             assert sorted(pipeline) == [*range(1_000)]
 
 
-@pytest.mark.parametrize("behind", [1, 150])
-@pytest.mark.parametrize("place", ["threads", "executor"])
-@ORDERS
+@pytest.mark.parametrize(
+    ("order", "place", "behind"),
+    [
+        ("input", "threads", 1),
+        ("completion", "threads", 150),
+        ("completion", "executor", 1),
+        ("input", "executor", 150),
+    ],
+)
 def test_the_items_behind_a_stuck_one_go_to_other_lanes(order: Order, place: str, behind: int) -> None:
-    """While a call is stuck on an item, all others are computed, also those behind it in its chunk.
-
-    In completion order they can be read meanwhile.
-    """
+    """While a call is stuck on an item, all others are computed, and in completion order they can be read."""
     with gate() as stuck, ThreadPoolExecutor(2) as pool:
         computed: set[int] = set()
         all_others = threading.Event()
+        pass_or_wait = waiting(stuck, at=300)
 
         def wait(item: int) -> int:
-            if item == 300:
-                stuck.pass_through()
+            pass_or_wait(item)
             computed.add(item)
             if len(computed) == count - 1:
                 all_others.set()
@@ -310,8 +287,7 @@ def test_the_items_behind_a_stuck_one_go_to_other_lanes(order: Order, place: str
 
         count = 301 + behind
         executor = pool if place == "executor" else None
-        builder = PipelineBuilder().add_source(range(count))
-        builder.pipe(wait, concurrency=2, output_order=order, executor=executor)
+        builder = over(range(count)).pipe(wait, concurrency=2, output_order=order, executor=executor)
         with builder.add_sink(2 * count).build(num_threads=2).auto_stop() as pipeline:
             assert all_others.wait(PATIENCE_SECONDS), sorted({*range(count)} - computed)
             items = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
@@ -339,30 +315,23 @@ class _CountingAsync(_Counting):
             yield number
 
 
-def _same(item: int) -> int:
-    return item
-
-
 SHAPES: dict[str, Callable[[PipelineBuilder], PipelineBuilder]] = {
     "plain": lambda builder: builder,
-    "sync": lambda builder: builder.pipe(_same, concurrency=2, max_items=2),
-    "ordered": lambda builder: builder.pipe(_same, concurrency=3, output_order="input", max_items=2),
-    "async": lambda builder: builder.pipe(of_kind("async", _same), concurrency=3, max_items=2),
+    "sync": lambda builder: builder.pipe(abs, concurrency=2, max_items=2),
+    "ordered": lambda builder: builder.pipe(abs, concurrency=3, output_order="input", max_items=2),
+    "async": lambda builder: builder.pipe(of_kind("async", abs), concurrency=3, max_items=2),
     "async ordered": lambda builder: builder.pipe(
-        of_kind("async", _same), concurrency=3, output_order="input", max_items=2
+        of_kind("async", abs), concurrency=3, output_order="input", max_items=2
     ),
-    "generator": lambda builder: builder.pipe(of_kind("generator", _same), concurrency=2, max_items=2),
+    "generator": lambda builder: builder.pipe(of_kind("generator", abs), concurrency=2, max_items=2),
     "flat": lambda builder: builder.aggregate(4).disaggregate(),
     "paths": lambda builder: builder.path_variants(lambda item: item % 2, [[], []]),
 }
-UNBOUNDED = {"flat", "paths"}  # have stages that take no `max_items`
 
 
 def run_something_else(count: int = 500) -> None:
     """Let time pass: run another pipeline over `count` items."""
-    other = PipelineBuilder().add_source(range(count)).pipe(abs).add_sink(8).build(num_threads=2)
-    with other.auto_stop():
-        assert sum(1 for _ in other) == count
+    assert len(items_of(over(range(count)).pipe(abs), sink=8, threads=2)) == count
 
 
 def let_a_call_become_slow() -> None:
@@ -376,15 +345,14 @@ def let_a_call_become_slow() -> None:
 def test_an_unread_pipeline_stops_taking_items(shape: str, source: type[_Counting]) -> None:
     """A pipeline takes no more items than its channels have room for; while it isn't read, it takes none."""
     counting = source()
-    with SHAPES[shape](PipelineBuilder().add_source(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
-        first = pipeline.get_item(timeout=PATIENCE_SECONDS)
-        assert isinstance(first, int)
+    with SHAPES[shape](over(counting)).add_sink(2).build(num_threads=3).auto_stop() as pipeline:
+        assert isinstance(pipeline.get_item(timeout=PATIENCE_SECONDS), int)
         run_something_else()
         before = counting.taken
         run_something_else()
         assert counting.taken == before
         for number in range(1, 700):
-            assert counting.taken - number <= (MAX_AHEAD if shape in UNBOUNDED else FEW_AHEAD)
+            assert counting.taken - number <= (MAX_AHEAD if shape in {"flat", "paths"} else FEW_AHEAD)
             pipeline.get_item(timeout=PATIENCE_SECONDS)
 
 
@@ -392,12 +360,7 @@ def test_slow_items_are_not_taken_far_ahead() -> None:
     """Before a slow op only as many items wait as its channel has room for."""
     counting = _Counting()
     with gate() as calls:
-
-        def wait(item: int) -> int:
-            calls.pass_through()
-            return item
-
-        builder = PipelineBuilder().add_source(counting).pipe(wait, concurrency=2, max_items=4)
+        builder = over(counting).pipe(waiting(calls), concurrency=2, max_items=4)
         with builder.add_sink(1).build(num_threads=2).auto_stop():
             calls.wait_until(lambda now: now.inside == 2)
             run_something_else()
@@ -408,7 +371,7 @@ def test_slow_items_are_not_taken_far_ahead() -> None:
 
 def test_two_pipelines_of_one_config_share_nothing() -> None:
     """Two pipelines of one config run at the same time, each with its own aggregators and order."""
-    config = PipelineBuilder().add_source(range(101)).pipe(abs).aggregate(10).add_sink()
+    config = over(range(101)).pipe(abs).aggregate(10).add_sink()
     with config.build(num_threads=1).auto_stop() as first, config.build(num_threads=2).auto_stop() as second:
         for one, other in zip(first, second, strict=True):
             assert one == other == [*range(one[0], min(one[0] + 10, 101))]
@@ -428,6 +391,6 @@ def test_items_without_a_size_pass() -> None:
         nested = [nested]
     given: list[Any] = [_NoNbytes(), {"a": _NoNbytes()}, in_itself, nested]
     for item in given:
-        builder = PipelineBuilder().add_source([item] * 5).pipe(_same, max_bytes=1000)
-        with builder.add_sink(3, max_bytes=1000).build(num_threads=1).auto_stop() as pipeline:
+        builder = over([item] * 5).pipe(lambda item: item, max_bytes=1000).add_sink(3, max_bytes=1000)
+        with builder.build(num_threads=1).auto_stop() as pipeline:
             assert sum(each is item for each in pipeline) == 5

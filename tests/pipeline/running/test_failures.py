@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import itertools
-import threading
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -13,9 +12,9 @@ from typing import Any, NoReturn
 import pytest
 
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import SKIP, DroppedItem, ItemDropped, Pipeline, PipelineBuilder, StageEnded
+from penstock.pipeline import SKIP, DroppedItem, ItemDropped, Pipeline, PipelineBuilder
 from tests.pipeline.meaning.graphs import KINDS, BrokenError, Kind, of_kind
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, Pass, read_by_for
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, EndOfRun, Pass, items_of, over, read_by_for
 
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 OF_THE_STAGE = pytest.mark.parametrize("of_the_stage", [False, True])
@@ -38,18 +37,29 @@ def raising_at(number: object, error: BaseException) -> Callable[[Any], Any]:
     return raise_at_one
 
 
-def run(builder: PipelineBuilder, *, max_failures: int | Fraction = 0) -> tuple[Pass, list[DroppedItem]]:
+def refusing(failing: Sequence[int]) -> Callable[[int], int]:
+    """Return a function that returns its item, but raises for some."""
+
+    def refuse(item: int) -> int:
+        if item in failing:
+            raise BrokenError(item)
+        return item
+
+    return refuse
+
+
+def run(builder: PipelineBuilder, max_failures: int | Fraction = 0, **how: Any) -> tuple[Pass, list[DroppedItem]]:
     """Build the pipeline, and read one pass; return it, and the dropped items."""
-    pipeline = builder.add_sink().build(num_threads=3, max_failures=max_failures)
+    pipeline = builder.add_sink().build(num_threads=3, max_failures=max_failures, **how)
     try:
         return read_by_for(pipeline), [*pipeline.dropped()]
     finally:
         pipeline.stop()
 
 
-def failure_of(builder: PipelineBuilder, items: list[Any], *, max_failures: int | Fraction = 0) -> PipelineFailure:
+def failure_of(builder: PipelineBuilder, items: list[Any], max_failures: int | Fraction = 0) -> PipelineFailure:
     """Return the failure that ends a pass after these items."""
-    found, _ = run(builder, max_failures=max_failures)
+    found, _ = run(builder, max_failures)
     assert found.items == items
     assert found.failure is not None
     return found.failure
@@ -90,9 +100,9 @@ class _NotAsyncIterable(_Numbers):
 @pytest.mark.parametrize("source", [_Numbers, _AsyncNumbers, _NotIterable, _NotAsyncIterable])
 def test_a_source_raises(source: type[_Numbers]) -> None:
     """An exception of the source or its `iter`, even one that ends programs, is a failure after all items before it."""
+    items = [*range(5)] if source in {_Numbers, _AsyncNumbers} else []
     for error, continuous in zip(errors() * 2, itertools.cycle([False, True]), strict=False):
-        builder = PipelineBuilder().add_source(source(error), continuous=continuous)
-        failure = failure_of(builder, [*range(5)] if source in {_Numbers, _AsyncNumbers} else [])
+        failure = failure_of(over(source(error), continuous=continuous), items)
         assert failure.stage == "source"
         assert cause_of(failure) is error
 
@@ -101,8 +111,7 @@ def test_a_source_raises(source: type[_Numbers]) -> None:
 def test_an_op_raises(kind: Kind) -> None:
     """Any exception, even one that elsewhere ends loops or programs, is its item's failure, with its frames."""
     for error in errors():
-        builder = PipelineBuilder().add_source(range(9)).pipe(of_kind(kind, raising_at(5, error)), name="broken")
-        failure = failure_of(builder, [*range(5)])
+        failure = failure_of(over(range(9)).pipe(of_kind(kind, raising_at(5, error)), name="broken"), [*range(5)])
         assert (failure.stage, failure.item) == ("broken", "5")
         assert str(failure).startswith("stage 'broken' failed on 5: ")
         assert cause_of(failure) is error
@@ -118,16 +127,10 @@ class _Pairs:
         if self.raising == "accumulate" and item == 4:
             raise BrokenError(self.raising)
         self.items.append(item)
-        return self._take() if len(self.items) == 2 else None
+        return [self.items.pop(0), self.items.pop(0)] if len(self.items) == 2 else None
 
     def flush(self) -> list[int] | None:
-        if self.raising == "flush":
-            raise BrokenError(self.raising)
-        return self._take() or None
-
-    def _take(self) -> list[int]:
-        items, self.items = self.items, []
-        return items
+        raise BrokenError(self.raising)
 
 
 @pytest.mark.parametrize("raising", ["accumulate", "flush"])
@@ -135,7 +138,7 @@ def test_an_aggregator_raises(raising: str) -> None:
     """An exception of an aggregator, for an item or at the end, is raised after the batches before it."""
     given: list[Any] = [_Pairs(raising), lambda: _Pairs(raising)]
     for aggregator in given:
-        failure = failure_of(PipelineBuilder().add_source(range(5)).aggregate(aggregator), [[0, 1], [2, 3]])
+        failure = failure_of(over(range(5)).aggregate(aggregator), [[0, 1], [2, 3]])
         assert isinstance(failure.__cause__, BrokenError)
         assert failure.__cause__.args == (raising,)
 
@@ -149,8 +152,7 @@ def test_no_aggregator_can_be_made(allowed: int) -> None:
 
     given: list[tuple[Any, type[Exception]]] = [(broken_factory, BrokenError), (dict, UsageError)]
     for (factory, error), count in itertools.product(given, (0, 3)):
-        builder = PipelineBuilder().add_source(range(count)).aggregate(factory)
-        assert isinstance(failure_of(builder, [], max_failures=allowed).__cause__, error)
+        assert isinstance(failure_of(over(range(count)).aggregate(factory), [], allowed).__cause__, error)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -159,8 +161,7 @@ def test_a_wrong_path_is_never_dropped(kind: Kind) -> None:
     limits: list[int | Fraction] = [-1, 100, Fraction(1), -1]
     for path, allowed in zip((2, -1, "0", None), limits, strict=True):
         router: Any = of_kind(kind, lambda item, path=path: path if item == 8 else 0)
-        builder = PipelineBuilder().add_source([7, 8]).path_variants(router, [[], []], name="route")
-        failure = failure_of(builder, [7], max_failures=allowed)
+        failure = failure_of(over([7, 8]).path_variants(router, [[], []], name="route"), [7], allowed)
         assert (failure.stage, failure.item) == ("route", "8")
         assert isinstance(failure.__cause__, UsageError)
 
@@ -173,15 +174,13 @@ def test_a_wrong_path_is_never_dropped(kind: Kind) -> None:
 def test_a_number_of_items_may_be_dropped(order: Any, concurrency: int, *, of_the_stage: bool) -> None:
     """Items that fail are dropped and listed, up to the allowed number; the next failure ends the pass."""
     for allowed in (0, 1, 3, 4, -1):
-        builder = PipelineBuilder().add_source([1, 0, 2, 0, 3, 0, 4, 0, 5])
-        limit = allowed if of_the_stage else None
-        builder.pipe(
-            lambda item: 60 // item, name="divide", output_order=order, concurrency=concurrency, max_failures=limit
-        )
-        found, dropped = run(builder, max_failures=0 if of_the_stage else allowed)
+        own, common = (allowed, 0) if of_the_stage else (None, allowed)
+        builder = over([1, 0, 2, 0, 3, 0, 4, 0, 5])
+        builder.pipe(lambda item: 60 // item, concurrency=concurrency, output_order=order, max_failures=own, name="div")
+        found, dropped = run(builder, common)
         whole = allowed in {4, -1}
         assert len(dropped) == (4 if whole else allowed)
-        assert {(item.stage, item.item, type(item.error)) for item in dropped} <= {("divide", "0", ZeroDivisionError)}
+        assert {(item.stage, item.item, type(item.error)) for item in dropped} <= {("div", "0", ZeroDivisionError)}
         assert (found.failure is None) == whole
         if whole:
             assert sorted(found.items) == [12, 15, 20, 30, 60]
@@ -191,10 +190,8 @@ def test_a_number_of_items_may_be_dropped(order: Any, concurrency: int, *, of_th
 
 def test_a_stage_with_its_own_limit_counts_by_itself() -> None:
     """Failures of a stage with its own limit don't count against the pipeline's, and the other way round."""
-    builder = PipelineBuilder().add_source(range(10))
-    builder.pipe(lambda item: (1 / (item % 2), item)[1], name="own", max_failures=5)
-    builder.pipe(lambda item: (1 / (item % 5), item)[1], name="common")
-    found, dropped = run(builder, max_failures=1)
+    builder = over(range(10)).pipe(refusing(range(0, 10, 2)), name="own", max_failures=5)
+    found, dropped = run(builder.pipe(refusing([0, 5]), name="common"), 1)
     assert found == Pass([1, 3, 7, 9])
     assert sorted(item.stage for item in dropped) == ["common"] + ["own"] * 5
 
@@ -215,14 +212,8 @@ def test_a_share_may_be_dropped(*, of_the_stage: bool) -> None:
     """A share of the items may fail; it is checked from the hundredth on, and at the end."""
     share = Fraction(1, 10)
     for count, failing, is_whole in SHARES:
-
-        def refuse(item: int, failing: Sequence[int] = failing) -> int:
-            if item in failing:
-                raise BrokenError(item)
-            return item
-
-        builder = PipelineBuilder().add_source(range(count)).pipe(refuse, max_failures=share if of_the_stage else None)
-        found, _ = run(builder, max_failures=0 if of_the_stage else share)
+        builder = over(range(count)).pipe(refusing(failing), max_failures=share if of_the_stage else None)
+        found, _ = run(builder, 0 if of_the_stage else share)
         assert (found.failure is None) == is_whole
         kept = [item for item in range(count) if item not in failing]
         assert found.items == (kept if is_whole else kept[: len(found.items)])
@@ -237,37 +228,24 @@ def test_items_that_a_function_never_saw_are_no_part_of_its_share(*, statistics:
             raise BrokenError(item)
         return SKIP if item % 10 else item // 10
 
-    def refuse_late_thirds(item: int) -> int:
-        if item >= 200 and item % 3 == 0:
-            raise BrokenError(item)
-        return item
-
-    builder = PipelineBuilder().add_source(range(3_000)).pipe(keep_tenths, max_failures=-1)
-    builder.pipe(refuse_late_thirds, name="second", max_failures=Fraction(1, 10)).add_sink(1000)
-    with builder.build(num_threads=1, statistics=statistics).auto_stop() as pipeline:
-        failure = read_by_for(pipeline).failure
-        dropped = sum(each.stage == "second" for each in pipeline.dropped())
-    assert failure is not None
-    assert (failure.item, dropped) == ("285", 28)  # the 29th of 286
+    builder = over(range(3_000)).pipe(keep_tenths, max_failures=-1)
+    builder.pipe(refusing(range(201, 300, 3)), name="second", max_failures=Fraction(1, 10))
+    found, dropped = run(builder, statistics=statistics)
+    assert found.failure is not None
+    assert found.failure.item == "285"  # the 29th of 286
+    assert sum(each.stage == "second" for each in dropped) == 28
 
 
 @OF_THE_STAGE
 def test_each_pass_counts_by_itself(*, of_the_stage: bool) -> None:
     """Failures of one pass don't count in the next one."""
-    broken = [True]
-
-    def refuse(item: int) -> int:
-        if broken[0] and item % 3 == 0:
-            raise BrokenError(item)
-        return item
-
+    failing = [*range(0, 30, 3)]
     share = Fraction(1, 10)
-    builder = PipelineBuilder().add_source(range(30)).pipe(refuse, max_failures=share if of_the_stage else None)
-    builder.path_variants(lambda item: item % 2, [[], []])
-    pipeline = builder.add_sink().build(num_threads=2, max_failures=0 if of_the_stage else share)
-    with pipeline.auto_stop():
+    builder = over(range(30)).pipe(refusing(failing), max_failures=share if of_the_stage else None)
+    builder.path_variants(lambda item: item % 2, [[], []]).add_sink()
+    with builder.build(num_threads=2, max_failures=0 if of_the_stage else share).auto_stop() as pipeline:
         assert read_by_for(pipeline).failure is not None
-        broken[0] = False
+        failing.clear()
         assert read_by_for(pipeline).failure is None
 
 
@@ -299,8 +277,8 @@ def test_a_dropped_item_keeps_no_frames(kind: Kind, concurrency: int, *, chained
         except BrokenError as error:
             raise ExceptionGroup("several", [error, BrokenError("other")]) from error
 
-    builder = PipelineBuilder().add_source(Again(lambda: (_Held() for _ in range(20))))
-    found, dropped = run(builder.pipe(of_kind(kind, decode), concurrency=concurrency), max_failures=-1)
+    builder = over(Again(lambda: (_Held() for _ in range(20))))
+    found, dropped = run(builder.pipe(of_kind(kind, decode), concurrency=concurrency), -1)
     assert (found, len(dropped)) == (Pass(), 20)
     gc.collect()
     assert [each() for each in made] == [None] * 40
@@ -318,16 +296,14 @@ def test_an_observer_sees_the_traceback_of_a_dropped_item() -> None:
         if isinstance(event, ItemDropped):
             seen.extend(frame.name for frame in traceback.extract_tb(event.error.__traceback__))
 
-    builder = PipelineBuilder().add_source([1, 5]).pipe(raising_at(5, BrokenError())).add_sink()
-    with builder.build(num_threads=1, max_failures=-1, observer=observe).auto_stop() as pipeline:
-        assert list(pipeline) == [1]
-    assert "raise_at_one" in seen
+    assert items_of(over([1, 5]).pipe(refusing([5])), max_failures=-1, observer=observe) == [1]
+    assert "refuse" in seen
 
 
 def test_an_exception_raised_for_many_items_gets_one_note() -> None:
     """One exception object, raised for many items, gets one note."""
     error = BrokenError("always")
-    found, dropped = run(PipelineBuilder().add_source([5] * 30).pipe(raising_at(5, error)), max_failures=-1)
+    found, dropped = run(over([5] * 30).pipe(raising_at(5, error)), -1)
     assert (found, len(dropped)) == (Pass(), 30)
     assert len(error.__notes__) == 1
 
@@ -348,10 +324,10 @@ def test_an_exception_without_a_text(kind: Kind) -> None:
     """An exception whose `__str__` raises is the cause of a failure, or of a dropped item, like any other."""
     error = _NoTextError()
     op: Any = of_kind(kind, raising_at(5, error))
-    found, dropped = run(PipelineBuilder().add_source(range(9)).pipe(op), max_failures=-1)
+    found, dropped = run(over(range(9)).pipe(op), -1)
     assert found == Pass([0, 1, 2, 3, 4, 6, 7, 8])
     assert [each.error for each in dropped] == [error]
-    failure = failure_of(PipelineBuilder().add_source(range(9)).pipe(op, name="broken"), [*range(5)])
+    failure = failure_of(over(range(9)).pipe(op, name="broken"), [*range(5)])
     assert str(failure) == "stage 'broken' failed on 5: _NoTextError, whose __str__ raises"
     assert failure.__cause__ is error
 
@@ -381,14 +357,14 @@ def test_a_task_that_passed_on_an_exception_continues() -> None:
         requests.put_nowait((number, answer))
         return await answer
 
-    found, dropped = run(PipelineBuilder().add_source(numbers()).pipe(ask), max_failures=-1)
+    found, dropped = run(over(numbers()).pipe(ask), -1)
     assert (found, len(dropped)) == (Pass([2, 1, 0]), 2)
     assert served == [1, 0, 2, 0, 4]
 
 
 def test_a_thousand_dropped_items_are_listed() -> None:
     """The first thousand dropped items are listed as values with a short text."""
-    found, dropped = run(PipelineBuilder().add_source(["x" * 1000] * 1200).pipe(int, name="parse"), max_failures=-1)
+    found, dropped = run(over(["x" * 1000] * 1200).pipe(int, name="parse"), -1)
     assert (found, len(dropped)) == (Pass(), 1000)
     assert all(item.stage == "parse" and len(item.item) < 400 for item in dropped)
     assert all(isinstance(item.error, ValueError) for item in dropped)
@@ -397,31 +373,27 @@ def test_a_thousand_dropped_items_are_listed() -> None:
 # A failure that no read has raised.
 
 
-def _failing(ended: threading.Event) -> Pipeline:
-    def observe(event: object) -> None:
-        if isinstance(event, StageEnded) and event.stage == "sink":
-            ended.set()
-
-    builder = PipelineBuilder().add_source([1, 0]).pipe(lambda item: 1 // item)
-    return builder.add_sink().build(num_threads=1, observer=observe)
+def _failing(end: EndOfRun) -> Pipeline:
+    return over([1, 0]).pipe(lambda item: 1 // item).add_sink().build(num_threads=1, observer=end)
 
 
 def test_an_unread_failure() -> None:
     """A failure that no read has raised is raised at the end of the block of `auto_stop`."""
-    ended = threading.Event()
+    end = EndOfRun()
     reached: list[int] = []
-    with pytest.raises(PipelineFailure) as left, _failing(ended).auto_stop() as pipeline:  # noqa: PT012 - raised behind it
+    with pytest.raises(PipelineFailure) as left, _failing(end).auto_stop() as pipeline:  # noqa: PT012 - raised behind it
         reached.append(pipeline.get_item(timeout=PATIENCE_SECONDS))
-        assert ended.wait(PATIENCE_SECONDS)
+        end.wait()
     assert reached == [1]
     assert isinstance(left.value.__cause__, ZeroDivisionError)
 
 
 def test_a_read_failure() -> None:
     """A failure that was read isn't raised again, nor does one replace an exception of the block itself."""
-    with _failing(threading.Event()).auto_stop() as pipeline:
+    end = EndOfRun()
+    with _failing(end).auto_stop() as pipeline:
         assert read_by_for(pipeline).failure is not None
-    ended = threading.Event()
-    with pytest.raises(KeyError), _failing(ended).auto_stop():  # noqa: PT012 - raised in the midst
-        assert ended.wait(PATIENCE_SECONDS)
+    end = EndOfRun()
+    with pytest.raises(KeyError), _failing(end).auto_stop():  # noqa: PT012 - raised in the midst
+        end.wait()
         raise KeyError
