@@ -13,9 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import AlreadyRunningError, ClosedError, UsageError
-from penstock.pipeline import Pipe, Pipeline, PipelineBuilder, StageEnded, ThreadExecutor
+from penstock.pipeline import Pipe, Pipeline, ThreadExecutor
 from tests.pipeline.meaning.graphs import KINDS, of_kind
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, Gate, Pass, build, gate, read_by_for
+from tests.pipeline.running.reading import (
+    PATIENCE_SECONDS,
+    Again,
+    EndOfRun,
+    Gate,
+    Pass,
+    build,
+    gate,
+    over,
+    read_by_for,
+    waiting,
+)
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
@@ -29,6 +40,11 @@ def joined(thread: threading.Thread) -> None:
     """Wait until a thread has ended."""
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
+
+
+def state_of(pipeline: Pipeline) -> str:
+    """Return the state; a type checker can't narrow it."""
+    return pipeline.state
 
 
 # Starting and stopping.
@@ -56,6 +72,56 @@ def test_started_by_hand() -> None:
             pipeline.start()
     assert [*pipeline] == [*range(10)]
     pipeline.stop()
+
+
+def test_states() -> None:
+    """`state` is "new", "running", "done" and "stopped" in turn."""
+    end, broken = EndOfRun(), [False]
+
+    def wait_for_end() -> None:
+        end.wait()
+        while state_of(pipeline) == "running":  # for a moment, since the run calls the observer just before it ends
+            pass
+
+    builder = over(range(5)).pipe(lambda item: item // (not broken[0]))
+    pipeline = builder.add_sink(3).build(num_threads=1, observer=end)
+    assert state_of(pipeline) == "new"
+    assert "new" in repr(pipeline)
+    pipeline.start()
+    assert state_of(pipeline) == "running"
+    assert [pipeline.get_item() for _ in range(5)] == [*range(5)]
+    wait_for_end()
+    assert state_of(pipeline) == "done"
+    assert "done" in repr(pipeline)
+    with pytest.raises(EOFError):
+        pipeline.get_item()
+    assert state_of(pipeline) == "done"
+    broken[0] = True
+    pipeline.start()
+    wait_for_end()
+    assert state_of(pipeline) == "done"
+    assert pipeline.failure is not None
+    for _ in range(2):
+        pipeline.stop()
+        assert state_of(pipeline) == "stopped"
+
+
+def test_auto_stop() -> None:
+    """`auto_stop` starts the pipeline and stops it, whether the block ends, raises, or is left during a read."""
+    before = threading.active_count()
+    pipeline = build(range(100))
+    with pipeline.auto_stop() as given:
+        assert given is pipeline
+        assert threading.active_count() > before
+        assert [*pipeline] == [*range(100)]
+    assert threading.active_count() == before
+    with pytest.raises(KeyError), pipeline.auto_stop(timeout=PATIENCE_SECONDS):  # noqa: PT012 - raised inside the block
+        for item in pipeline:
+            if item == 7:
+                raise KeyError(item)
+    assert threading.active_count() == before
+    with pipeline.auto_stop():
+        assert [*pipeline] == [*range(100)]
 
 
 Add = Callable[[Any], None]
@@ -95,31 +161,17 @@ def _read_another_pass(pipeline: Pipeline) -> str:
     return "this pass has ended for this reader"
 
 
+@pytest.mark.parametrize("read", [_by_for, _by_async_for, _by_get_item])
 @pytest.mark.parametrize(
-    ("read", "end", "continuous"),
-    [
-        (_by_for, _stop_with_a_timeout, False),
-        (_by_for, _stop_without_waiting, True),
-        (_by_for, _read_another_pass, False),
-        (_by_async_for, _stop_with_a_timeout, True),
-        (_by_async_for, _read_another_pass, False),
-        (_by_get_item, _stop_without_waiting, False),
-        (_by_get_item, _stop_with_a_timeout, True),
-        (_by_get_item, _read_another_pass, False),
-    ],
+    ("end", "continuous"),
+    [(_stop_with_a_timeout, False), (_stop_without_waiting, True), (_read_another_pass, False)],
 )
 def test_ended_from_another_thread(
     read: Callable[[Pipeline, Add], None], end: Callable[[Pipeline], str], *, continuous: bool
 ) -> None:
     """A read that waits while another thread ends its pass raises ClosedError at once, in each way of reading."""
     with gate() as calls:
-
-        def wait(item: int) -> int:
-            if item == 3:
-                calls.pass_through()
-            return item
-
-        pipeline = build(op=wait, continuous=continuous)
+        pipeline = build(op=waiting(calls, at=3), continuous=continuous)
         found: list[Any] = []
         three = threading.Event()
         ended: list[Exception] = []
@@ -168,17 +220,11 @@ def test_stopped_between_two_reads() -> None:
 
 def test_stopped_when_only_the_end_was_left() -> None:
     """A pass whose items were all read ends without an error, even if a stop comes before its end is read."""
-    ended = threading.Event()
-
-    def observe(event: object) -> None:
-        if isinstance(event, StageEnded) and event.stage == "sink":
-            ended.set()  # after the end was put into the outlet
-
-    builder = PipelineBuilder().add_source(range(3))
-    pipeline = builder.add_sink(5).build(num_threads=1, observer=observe)
+    end = EndOfRun()
+    pipeline = over(range(3)).add_sink(5).build(num_threads=1, observer=end)
     items = iter(pipeline)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
-    assert ended.wait(PATIENCE_SECONDS)
+    end.wait()
     pipeline.stop()
     assert [*items] == []
 
@@ -197,10 +243,8 @@ def test_stopped_by_its_own_functions(kind: Any) -> None:
         stopped[0].stop(wait=False)
         return item
 
-    if kind in KINDS:
-        pipeline = build(range(100), of_kind(kind, stop))
-    else:
-        pipeline = build(range(100), stop, executor=ThreadExecutor(1))
+    on_threads = {"executor": ThreadExecutor(1)}
+    pipeline = build(range(100), of_kind(kind, stop)) if kind in KINDS else build(range(100), stop, **on_threads)
     stopped.append(pipeline)
     with pytest.raises(ClosedError, match="the pipeline was stopped"):
         list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
@@ -214,11 +258,7 @@ def test_stopped_by_its_own_functions(kind: Any) -> None:
 def test_a_stuck_function(where: str) -> None:
     """`stop` and `start` with a timeout don't wait for a stuck function; no function runs in two runs at once."""
     with gate() as calls:
-
-        def wait(item: int) -> int:
-            calls.pass_through()
-            return item
-
+        wait = waiting(calls)
         pipeline = build(Again(lambda: map(wait, range(3)))) if where == "source" else build(range(3), wait)
         pipeline.start()
         calls.wait_until(lambda now: now.inside == 1)
@@ -236,48 +276,6 @@ def test_a_stuck_function(where: str) -> None:
         joined(reader)
         assert found == [Pass([0, 1, 2])]
         pipeline.stop()
-
-
-def _state_of(pipeline: Pipeline) -> str:
-    return pipeline.state  # a type checker would narrow it
-
-
-def test_states() -> None:
-    """`state` is "new", "running", "done" and "stopped" in turn."""
-    ended = threading.Event()
-
-    def observe(event: object) -> None:
-        if isinstance(event, StageEnded) and event.stage == "sink":
-            ended.set()
-
-    def wait_for_end() -> None:
-        assert ended.wait(PATIENCE_SECONDS)
-        while _state_of(pipeline) == "running":  # for a moment, since the run calls the observer just before it ends
-            pass
-        ended.clear()
-
-    broken = [False]
-    builder = PipelineBuilder().add_source(range(5)).pipe(lambda item: item // (not broken[0]))
-    pipeline = builder.add_sink(3).build(num_threads=1, observer=observe)
-    assert _state_of(pipeline) == "new"
-    assert "new" in repr(pipeline)
-    pipeline.start()
-    assert _state_of(pipeline) == "running"
-    assert [pipeline.get_item() for _ in range(5)] == [*range(5)]
-    wait_for_end()
-    assert _state_of(pipeline) == "done"
-    assert "done" in repr(pipeline)
-    with pytest.raises(EOFError):
-        pipeline.get_item()
-    assert _state_of(pipeline) == "done"
-    broken[0] = True
-    pipeline.start()
-    wait_for_end()
-    assert _state_of(pipeline) == "done"
-    assert pipeline.failure is not None
-    for _ in range(2):
-        pipeline.stop()
-        assert _state_of(pipeline) == "stopped"
 
 
 def test_stopped_by_several_threads_at_once() -> None:
@@ -298,24 +296,6 @@ def test_stopped_by_several_threads_at_once() -> None:
         assert returned == [True] * 4
 
 
-def test_auto_stop() -> None:
-    """`auto_stop` starts the pipeline and stops it, whether the block ends, raises, or is left during a read."""
-    before = threading.active_count()
-    pipeline = build(range(100))
-    with pipeline.auto_stop() as given:
-        assert given is pipeline
-        assert threading.active_count() > before
-        assert [*pipeline] == [*range(100)]
-    assert threading.active_count() == before
-    with pytest.raises(KeyError), pipeline.auto_stop(timeout=PATIENCE_SECONDS):  # noqa: PT012 - raised inside the block
-        for item in pipeline:
-            if item == 7:
-                raise KeyError(item)
-    assert threading.active_count() == before
-    with pipeline.auto_stop():
-        assert [*pipeline] == [*range(100)]
-
-
 # Garbage collection.
 
 
@@ -326,9 +306,7 @@ class _Held:
         self._stuck = stuck
 
     def __call__(self, item: int) -> int:
-        if self._stuck is not None and item == 3:
-            self._stuck.pass_through()
-        return item
+        return item if self._stuck is None else waiting(self._stuck, at=3)(item)
 
 
 @pytest.mark.parametrize("state", ["built", "started", "read", "ended", "iterator", "stuck"])
@@ -377,8 +355,8 @@ def test_a_pass_that_was_left_early_keeps_no_items(kind: Any) -> None:
             made.append(weakref.ref(held))
             yield held
 
-    builder = PipelineBuilder().add_source(Again(items)).pipe(of_kind(kind, same), concurrency=2)
-    builder.aggregate(2).disaggregate().path_variants(lambda item: id(item) % 2, [[Pipe(same)], [Pipe(same)]])
+    builder = over(Again(items)).pipe(of_kind(kind, same), concurrency=2).aggregate(2).disaggregate()
+    builder.path_variants(lambda item: id(item) % 2, [[Pipe(same)], [Pipe(same)]])
     builder.pipe(of_kind("async", same), concurrency=2, output_order="input")
     gc.disable()
     try:
@@ -442,8 +420,7 @@ class _Model:
 @given(actions=ACTIONS, continuous=st.booleans(), threads=st.integers(1, 2))
 def test_a_pipeline_equals_its_model(actions: list[str], threads: int, *, continuous: bool) -> None:
     """Started, stopped and read in any order, a pipeline returns the items of the model."""
-    builder = PipelineBuilder().add_source(SOURCE, continuous=continuous)
-    builder.pipe(abs, concurrency=2, output_order="input", max_items=2)
+    builder = over(SOURCE, continuous=continuous).pipe(abs, concurrency=2, output_order="input", max_items=2)
     pipeline = builder.add_sink(2).build(num_threads=threads)
     model = _Model(continuous=continuous)
     for action in actions:

@@ -1,5 +1,6 @@
 """A `ThreadExecutor`: threads that start with the pipeline, run an initializer, and are shared by stages."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import PipelineFailure, UsageError
-from penstock.pipeline import PipelineBuilder, ThreadExecutor
-from tests.pipeline.running.reading import gate
+from penstock.pipeline import ThreadExecutor
+from tests.pipeline.meaning.graphs import of_kind
+from tests.pipeline.running.reading import gate, over
 
 
 def test_the_initializer_runs_once_in_each_thread() -> None:
@@ -27,8 +29,8 @@ def test_the_initializer_runs_once_in_each_thread() -> None:
             return number, local.name, threading.get_ident()
 
         executor = ThreadExecutor(3, initializer=prepare, initargs=("mine",))
-        builder = PipelineBuilder().add_source(range(30)).pipe(lambda item: item)
-        builder.pipe(named, executor=executor, concurrency=3).pipe(lambda item: (*item, threading.get_ident()))
+        builder = over(range(30)).pipe(lambda item: item).pipe(named, executor=executor, concurrency=3)
+        builder.pipe(lambda item: (*item, threading.get_ident()))
         with builder.add_sink(30).build(num_threads=2).auto_stop() as pipeline:
             calls.wait_until(lambda now: now.inside == 3)
             calls.open()
@@ -50,7 +52,7 @@ def test_stages_share_the_threads_of_one_value() -> None:
         yield ident(item)
 
     executor = ThreadExecutor(1)
-    builder = PipelineBuilder().add_source([[]]).pipe(ident, executor=executor).pipe(generate, executor=executor)
+    builder = over([[]]).pipe(ident, executor=executor).pipe(generate, executor=executor)
     builder.pipe(ident, executor=ThreadExecutor(1), name="other").add_sink()
     with builder.build(num_threads=1).auto_stop() as pipeline:
         ((first, second, third),) = pipeline
@@ -59,28 +61,20 @@ def test_stages_share_the_threads_of_one_value() -> None:
         assert again == first
 
 
-@pytest.mark.parametrize("order", ["input", "completion"])
-def test_an_initializer_that_raises(order: Any) -> None:
+def test_an_initializer_that_raises() -> None:
     """An initializer's exception ends the pipeline, whatever its limit of failures is, and is the cause."""
-
-    def generate(item: int) -> Iterator[int]:
-        yield item
 
     def refuse() -> None:
         raise ValueError("no connection")
 
-    executor = ThreadExecutor(2, initializer=refuse)
-    for op in (generate, abs):
-        builder = PipelineBuilder().add_source(range(9))
-        builder.pipe(op, executor=executor, concurrency=2, output_order=order, name="op").add_sink()
+    orders: list[Any] = ["input", "completion"]
+    for op, order in itertools.product((of_kind("generator", abs), abs), orders):
+        executor = ThreadExecutor(2, initializer=refuse)
+        builder = over(range(9)).pipe(op, executor=executor, concurrency=2, output_order=order, name="op").add_sink()
         with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
             with pytest.raises(PipelineFailure, match="no connection") as failed:
                 list(pipeline)
             assert failed.value.stage == "op"
             assert isinstance(failed.value.__cause__, ValueError)
-
-
-def test_no_threads() -> None:
-    """An executor has at least one thread."""
     with pytest.raises(UsageError, match="max_workers"):
         ThreadExecutor(0)
