@@ -203,13 +203,13 @@ def test_ended_from_another_thread(
 def test_stopped_between_two_reads() -> None:
     """After a stop, an iterator in the middle of its pass raises ClosedError; one whose pass was over stays ended."""
     pipeline = build(range(100))
-    over = iter(pipeline)
-    assert len([*over]) == 100
+    ended = iter(pipeline)
+    assert len([*ended]) == 100
     still_open = iter(pipeline)
     assert next(still_open) == 0
     pipeline.stop()
     for _ in range(3):
-        assert next(over, None) is None
+        assert next(ended, None) is None
         with pytest.raises(ClosedError, match="the pipeline was stopped"):
             next(still_open)
     assert [*pipeline] == [*range(100)]
@@ -306,7 +306,7 @@ class _Held:
         self._stuck = stuck
 
     def __call__(self, item: int) -> int:
-        return item if self._stuck is None else waiting(self._stuck, at=3)(item)
+        return item if self._stuck is None else waiting(self._stuck, at=1)(item)
 
 
 @pytest.mark.parametrize("state", ["built", "started", "read", "ended", "iterator", "stuck"])

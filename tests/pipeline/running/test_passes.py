@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,14 +11,14 @@ from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate, over, waiting
 
 
 @given(timeouts=st.lists(st.sampled_from([0.0, 0.00005, 0.0002, 0.001, None]), min_size=1, max_size=8))
 def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | None]) -> None:
     """Timeouts that end just when an item is ready lose no item and return none twice."""
     found: list[int] = []
-    with build(range(200), concurrency=2, output_order="input").auto_stop() as pipeline:
+    with build(range(100), concurrency=2, output_order="input").auto_stop() as pipeline:
         for timeout in itertools.cycle(timeouts):
             try:
                 found.append(pipeline.get_item(timeout=PATIENCE_SECONDS if len(found) % 7 == 0 else timeout))
@@ -27,31 +26,23 @@ def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | No
                 continue
             except EOFError:
                 break
-    assert found == [*range(200)]
+    assert found == [*range(100)]
 
 
 def test_an_iterator_with_a_timeout() -> None:
     """`get_iterator(timeout=…)` raises TimeoutError at an item that takes longer, and can be read again."""
-    with gate() as calls:
-
-        def wait(item: int) -> int:
-            if item == 2:
-                calls.pass_through()
-            return item
-
-        with build(range(4), wait).auto_stop() as pipeline:
-            items = pipeline.get_iterator(timeout=0.05)
-            found = [next(items)]
-            found.append(next(items))
-            with pytest.raises(TimeoutError):
-                next(items)
-            calls.open()
-            while len(found) < 4:
-                try:
-                    found.append(next(items))
-                except TimeoutError:
-                    continue
-            assert found == [0, 1, 2, 3]
+    with gate() as calls, build(range(4), waiting(calls, at=2)).auto_stop() as pipeline:
+        items = pipeline.get_iterator(timeout=0.05)
+        found = [next(items), next(items)]
+        with pytest.raises(TimeoutError):
+            next(items)
+        calls.open()
+        while len(found) < 4:
+            try:
+                found.append(next(items))
+            except TimeoutError:
+                continue
+        assert found == [0, 1, 2, 3]
 
 
 def _steps(pipeline: Pipeline, count: int) -> list[int]:
@@ -93,6 +84,13 @@ def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], li
             read(pipeline, 4)
 
 
+def test_leaving_a_for_early_over_merged_iterators() -> None:
+    """If one of several merged sources is an iterator, the next `for` continues, too."""
+    parts = [over(given).add_sink().get_config() for given in (range(4), iter(range(10, 14)))]
+    with over(Merge(tuple(parts), order="turns")).add_sink().build(num_threads=1).auto_stop() as pipeline:
+        assert [_steps(pipeline, 3) for _ in range(3)] == [[0, 10, 1], [11, 2, 12], [3, 13]]
+
+
 class _OwnIterator:
     """A source that is its own iterator, which begins anew in `__iter__`."""
 
@@ -113,26 +111,18 @@ def test_a_source_that_is_its_own_iterator_begins_once() -> None:
         assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == [*range(100)]
 
 
-def test_leaving_a_for_early_over_merged_iterators() -> None:
-    """If one of several merged sources is an iterator, the next `for` continues, too."""
-    parts = [PipelineBuilder().add_source(given).add_sink().get_config() for given in (range(4), iter(range(10, 14)))]
-    builder = PipelineBuilder().add_source(Merge(tuple(parts), order="turns")).add_sink()
-    with builder.build(num_threads=1).auto_stop() as pipeline:
-        assert [_steps(pipeline, 3) for _ in range(3)] == [[0, 10, 1], [11, 2, 12], [3, 13]]
-
-
-@pytest.mark.parametrize("source", [range(10), iter(range(10))])
-def test_an_iterator_that_was_made_before(source: Any) -> None:
+def test_an_iterator_that_was_made_before() -> None:
     """One iterator reads at a time: an older one raises, even if both would read the same pass."""
-    with build(source).auto_stop() as pipeline:
-        first = iter(pipeline)
-        assert next(first) == 0
-        second = iter(pipeline)
-        assert next(second) == (0 if source == range(10) else 1)
-        for _ in range(2):
-            with pytest.raises(ClosedError, match="another one began to read"):
-                next(first)
-        assert len([*second]) == (9 if source == range(10) else 8)
+    for source, others in ((range(10), [*range(10)]), (iter(range(10)), [*range(1, 10)])):
+        with build(source).auto_stop() as pipeline:
+            first = iter(pipeline)
+            assert next(first) == 0
+            second = iter(pipeline)
+            assert next(second) == others[0]
+            for _ in range(2):
+                with pytest.raises(ClosedError, match="another one began to read"):
+                    next(first)
+            assert [*second] == others[1:]
 
 
 class _Letters:
@@ -165,17 +155,13 @@ class _AsyncLetters:
 
 
 def _merged(letters: _Letters) -> PipelineBuilder:
-    part = PipelineBuilder().add_source(letters, continuous=True).add_sink().get_config()
-    return PipelineBuilder().add_source(Merge((part, part)))
+    part = over(letters, continuous=True).add_sink().get_config()
+    return over(Merge((part, part)))
 
 
 CONTINUOUS: dict[str, Callable[[_Letters], PipelineBuilder]] = {
-    "async": lambda letters: PipelineBuilder().add_source(_AsyncLetters(letters), continuous=True),
-    "paths": lambda letters: (
-        PipelineBuilder()
-        .add_source(letters, continuous=True)
-        .path_variants(lambda letter: letter == "a", [[Pipe(str.upper)], []])
-    ),
+    "async": lambda letters: over(_AsyncLetters(letters), continuous=True),
+    "paths": lambda letters: over(letters, continuous=True).path_variants("abc".index, [[Pipe(str.upper)], [], []]),
     "merged": _merged,
 }
 
@@ -204,8 +190,7 @@ def test_empty_passes_of_a_continuous_source() -> None:
         passes_begun.append(1)
         return iter(())
 
-    builder = PipelineBuilder().add_source(Again(nothing), continuous=True)
-    with builder.add_sink(10).build(num_threads=1).auto_stop() as pipeline:
+    with over(Again(nothing), continuous=True).add_sink(10).build(num_threads=1).auto_stop() as pipeline:
         for passes in range(1, 6):
             assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == []
             assert len(passes_begun) <= passes + 1
@@ -244,8 +229,7 @@ def test_a_source_is_closed() -> None:
     assert len([*pipeline]) == 100
     assert closed == ["ended"]
     how = "left"
-    for _ in pipeline:
-        break
+    next(iter(pipeline))
     how = "failed"
     with pytest.raises(PipelineFailure):
         list(pipeline)

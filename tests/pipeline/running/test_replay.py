@@ -9,7 +9,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import UsageError
-from penstock.pipeline import PipelineBuilder, replay
+from penstock.pipeline import replay
+from tests.pipeline.running.reading import build
 
 
 @pytest.mark.parametrize(
@@ -45,21 +46,18 @@ def test_nothing_is_loaded_after_the_warm_up() -> None:
 
 def test_pipelines_and_loaders() -> None:
     """The items of a pipeline and the batches of a loader can be replayed."""
-    with PipelineBuilder().add_source(range(1000)).pipe(str).add_sink().build(num_threads=1).auto_stop() as pipeline:
+    with build(range(100), str).auto_stop() as pipeline:
         assert [*replay(pipeline, keep=2, warm_up=3, stop_after=6)] == ["0", "1", "2", "1", "2", "1"]
-    with ps.Loader(ps.range(1000).batch(10), num_workers=2) as loader:
+    with ps.Loader(ps.range(100).batch(10), num_workers=0) as loader:
         batches = [*replay(loader, keep=4, stop_after=20)]
     assert all(np.array_equal(batch, range(step % 4 * 10, step % 4 * 10 + 10)) for step, batch in enumerate(batches))
 
 
-@pytest.mark.parametrize("options", [{"keep": 0}, {"keep": 3, "warm_up": 2}, {"stop_after": 0}])
-def test_wrong_arguments(options: dict[str, Any]) -> None:
-    """A wrong argument is refused when the replay is made."""
-    with pytest.raises(UsageError):
-        replay([1], **options)
-
-
-def test_no_items() -> None:
-    """The replay of an empty iterable raises."""
+def test_wrong_arguments() -> None:
+    """A wrong argument is refused when the replay is made, and an empty iterable when it is read."""
+    wrong: list[dict[str, Any]] = [{"keep": 0}, {"keep": 3, "warm_up": 2}, {"stop_after": 0}]
+    for options in wrong:
+        with pytest.raises(UsageError):
+            replay([1], **options)
     with pytest.raises(UsageError, match="at least one item"):
         next(replay(list[int]()))

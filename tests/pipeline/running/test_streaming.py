@@ -1,5 +1,6 @@
 """Stages with several values for an item, or none: they put them out as they are made, with limits, until a stop."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,23 +11,24 @@ import pytest
 from penstock.errors import PipelineFailure
 from penstock.pipeline import SKIP, PipelineBuilder, ProcessExecutor
 from tests.pipeline.meaning.graphs import KINDS, of_kind
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, gate, items_of, over
 
 Where = Literal["threads", "pool", "disaggregate"]
 WHERE = pytest.mark.parametrize("where", ["threads", "pool", "disaggregate"])
 MAX_AHEAD = 2 * 1024 + 8  # cheap values: those in a channel, and those that a call has made for it
+GENERATED = of_kind("generator", abs)
+ORDERS: list[Literal["input", "completion"]] = ["input", "completion"]
 
 
 def streaming(where: Where, generate: Callable[[], Iterator[Any]], pool: ThreadPoolExecutor) -> PipelineBuilder:
     """Return a pipeline of three items, with one stage that puts out the values of a generator for each."""
     if where == "disaggregate":
-        return PipelineBuilder().add_source(Again(lambda: (generate() for _ in range(3)))).disaggregate()
+        return over(Again(lambda: (generate() for _ in range(3)))).disaggregate()
 
     def op(_: int) -> Iterator[Any]:
         yield from generate()
 
-    executor = pool if where == "pool" else None
-    return PipelineBuilder().add_source(range(3)).pipe(op, executor=executor, name="op")
+    return over(range(3)).pipe(op, executor=pool if where == "pool" else None, name="op")
 
 
 @WHERE
@@ -56,7 +58,7 @@ def test_values_without_end(where: Where) -> None:
 
 @WHERE
 def test_a_value_is_put_out_before_the_next_is_made(where: Where) -> None:
-    """The first value can be read while the second is still being computed, and before the generator fails."""
+    """The first value can be read while the second is still being computed, and both before the generator fails."""
     with gate() as second, ThreadPoolExecutor(1) as pool:
 
         def generate() -> Iterator[int]:
@@ -65,44 +67,28 @@ def test_a_value_is_put_out_before_the_next_is_made(where: Where) -> None:
             yield 2
             raise ValueError("no third")
 
-        iterator = (
-            streaming(where, generate, pool).add_sink().build(num_threads=1).get_iterator(timeout=PATIENCE_SECONDS)
-        )
-        assert next(iterator) == 1
-        second.open()
-        assert next(iterator) == 2
-        with pytest.raises(PipelineFailure, match="no third"):
-            next(iterator)
+        with streaming(where, generate, pool).add_sink().build(num_threads=1).auto_stop() as pipeline:
+            items = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
+            assert next(items) == 1
+            second.open()
+            assert next(items) == 2
+            with pytest.raises(PipelineFailure, match="no third"):
+                next(items)
 
 
 def test_disaggregated_types() -> None:
     """Lists, texts, ranges, sets, dicts and iterators give their elements in order; another item fails."""
     items: list[Any] = [[1, SKIP, 2], "ab", (), range(3), {5}, {6: "six"}, iter([7, SKIP]), 8, [[9]], b"\x0a"]
-    builder = PipelineBuilder().add_source(items).disaggregate().add_sink()
-    with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
+    with over(items).disaggregate().add_sink().build(num_threads=1, max_failures=1).auto_stop() as pipeline:
         assert list(pipeline) == [1, 2, "a", "b", 0, 1, 2, 5, 6, 7, [9], 10]
-        assert [(each.stage, each.item, type(each.error)) for each in pipeline.dropped()] == [
-            ("disaggregate", "8", TypeError)
-        ]
+        (dropped,) = pipeline.dropped()
+    assert (dropped.stage, dropped.item, type(dropped.error)) == ("disaggregate", "8", TypeError)
 
 
-def test_a_pool_that_is_shut_down() -> None:
-    """A pool that is shut down ends the pipeline, whatever its limit of failures is."""
-    pool = ThreadPoolExecutor(1)
-    pool.shutdown()
-
-    def double(item: int) -> Iterator[int]:
-        yield item
-        yield item
-
-    builder = PipelineBuilder().add_source([1, 2]).pipe(double, executor=pool, name="double").add_sink()
-    with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
-        with pytest.raises(PipelineFailure, match="shutdown") as failed:
-            list(pipeline)
-        assert failed.value.stage == "double"
+# Pools of threads that fail themselves, and so end the pipeline, whatever its limit of failures is.
 
 
-class ObservedPool(ThreadPoolExecutor):
+class _ObservedPool(ThreadPoolExecutor):
     """A pool that sets an event when a call was sent to it, and counts the calls."""
 
     def __init__(self, count: int, initializer: Callable[[], None] | None = None) -> None:
@@ -111,47 +97,13 @@ class ObservedPool(ThreadPoolExecutor):
         self.calls = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submit a call, and set the event."""
         submitted = super().submit(fn, *args, **kwargs)
         self.sent.set()
         self.calls += 1
         return submitted
 
 
-@pytest.mark.parametrize("order", ["input", "completion"])
-def test_cheap_generators_share_calls(order: Any) -> None:
-    """One call in a thread opens many cheap generators, pulls their values, and closes them."""
-    with ObservedPool(2) as pool:
-        builder = PipelineBuilder().add_source(range(3000))
-        builder.pipe(generated, executor=pool, concurrency=2, output_order=order)
-        with builder.add_sink(100).build(num_threads=1).auto_stop() as pipeline:
-            assert sorted(pipeline) == [*range(3000)]
-    assert pool.calls < 3000
-
-
-def test_a_pool_that_is_shut_down_before_a_call_begins() -> None:
-    """A call that the pool drops because it is shut down ends the pipeline, too."""
-    with gate() as busy:
-        pool = ObservedPool(1)
-        pool.submit(busy.pass_through)
-        busy.wait_until(lambda now: now.inside == 1)
-        pool.sent.clear()
-        builder = PipelineBuilder().add_source([1]).pipe(generated, executor=pool).add_sink()
-        with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
-            assert pool.sent.wait(PATIENCE_SECONDS)
-            pool.shutdown(wait=False, cancel_futures=True)
-            busy.open()
-            with pytest.raises(PipelineFailure, match="cancelled"):
-                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
-        pool.shutdown()
-
-
-def generated(item: int) -> Iterator[int]:
-    """Yield the item."""
-    yield item
-
-
-class UnpreparedPool(ObservedPool):
+class _UnpreparedPool(_ObservedPool):
     """A pool whose initializer raises when a call was sent to it."""
 
     def __init__(self) -> None:
@@ -162,7 +114,7 @@ class UnpreparedPool(ObservedPool):
         raise ValueError("not prepared")
 
 
-class FailingPool(ThreadPoolExecutor):
+class _FailingPool(ThreadPoolExecutor):
     """A pool that runs no call, or each call, and always returns a future that has failed."""
 
     def __init__(self, *, runs: bool) -> None:
@@ -170,7 +122,6 @@ class FailingPool(ThreadPoolExecutor):
         self._runs = runs
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return a failed future."""
         if self._runs:
             super().submit(fn, *args, **kwargs).result()
         failed: Future[Any] = Future()
@@ -178,27 +129,54 @@ class FailingPool(ThreadPoolExecutor):
         return failed
 
 
-@pytest.mark.parametrize("make", [UnpreparedPool, lambda: FailingPool(runs=False)])
-@pytest.mark.parametrize("op", [abs, generated])
+def test_a_pool_that_is_shut_down() -> None:
+    """A pool that is shut down, before a call is sent or before it begins, fails the stage."""
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(PipelineFailure, match="shutdown") as failed:
+        items_of(over([1, 2]).pipe(GENERATED, executor=pool, name="op"), max_failures=-1)
+    assert failed.value.stage == "op"
+    with gate() as busy:
+        pool = _ObservedPool(1)
+        pool.submit(busy.pass_through)
+        busy.wait_until(lambda now: now.inside == 1)
+        pool.sent.clear()
+        builder = over([1]).pipe(GENERATED, executor=pool).add_sink()
+        with builder.build(num_threads=1, max_failures=-1).auto_stop() as pipeline:
+            assert pool.sent.wait(PATIENCE_SECONDS)
+            pool.shutdown(wait=False, cancel_futures=True)
+            busy.open()
+            with pytest.raises(PipelineFailure, match="cancelled"):
+                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        pool.shutdown()
+
+
+@pytest.mark.parametrize("make", [_UnpreparedPool, lambda: _FailingPool(runs=False)])
+@pytest.mark.parametrize("op", [abs, GENERATED])
 def test_a_pool_that_fails_a_call_without_running_it(make: Callable[[], ThreadPoolExecutor], op: Any) -> None:
     """A call that the pool fails before it begins, since the initializer raised, ends the pipeline."""
-    orders: list[Literal["input", "completion"]] = ["input", "completion"]
-    for order in orders:
-        with make() as pool:
-            builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool, concurrency=2, output_order=order)
-            pipeline = builder.add_sink().build(num_threads=1, max_failures=-1)
-            with pytest.raises(PipelineFailure, match=r"initializer|not prepared"):
-                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
-            pipeline.stop(timeout=PATIENCE_SECONDS)
+    for order in ORDERS:
+        with make() as pool, pytest.raises(PipelineFailure, match=r"initializer|not prepared"):
+            items_of(over(range(9)).pipe(op, executor=pool, concurrency=2, output_order=order), max_failures=-1)
 
 
-@pytest.mark.parametrize("op", [abs, generated])
-def test_a_pool_that_fails_after_a_call(op: Any) -> None:
+def test_a_pool_that_fails_after_a_call() -> None:
     """A call that ran has its own result, whatever becomes of the pool's future."""
-    with FailingPool(runs=True) as pool:
-        builder = PipelineBuilder().add_source(range(9)).pipe(op, executor=pool).add_sink()
-        with builder.build(num_threads=1).auto_stop() as pipeline:
-            assert list(pipeline.get_iterator(timeout=PATIENCE_SECONDS)) == [*range(9)]
+    for op in (abs, GENERATED):
+        with _FailingPool(runs=True) as pool:
+            assert items_of(over(range(9)).pipe(op, executor=pool)) == [*range(9)]
+
+
+def test_cheap_generators_share_calls() -> None:
+    """One call in a thread opens many cheap generators, pulls their values, and closes them."""
+    for order in ORDERS:
+        with _ObservedPool(2) as pool:
+            builder = over(range(1000)).pipe(GENERATED, executor=pool, concurrency=2, output_order=order)
+            assert sorted(items_of(builder, sink=100)) == [*range(1000)]
+        assert pool.calls < 1000
+
+
+# Skipped items.
 
 
 def odd_or_none(number: int) -> object:
@@ -213,12 +191,10 @@ def test_none_is_skipped(kind: Any) -> None:
     """SKIP is always skipped, None only with `skip_none=True`."""
     executor = None if kind in KINDS else ProcessExecutor(1)
     op = of_kind(kind, odd_or_none) if kind in KINDS else odd_or_none
-    for skip_none, concurrency in ((True, 1), (False, 3)):
-        builder = PipelineBuilder().add_source(range(8))
-        builder.pipe(op, skip_none=skip_none, concurrency=concurrency, executor=executor).add_sink()
-        with builder.build(num_threads=3).auto_stop() as pipeline:
-            found = sorted(map(str, pipeline))
-        assert found == ["1", "3", "5", "7"] + ([] if skip_none else ["None", "None"])
+    for skips, concurrency in itertools.product((True, False), (1, 3) if executor is None else (1,)):
+        builder = over(range(8)).pipe(op, skip_none=skips, concurrency=concurrency, executor=executor)
+        found = sorted(map(str, items_of(builder, threads=3)))
+        assert found == ["1", "3", "5", "7"] + ([] if skips else ["None", "None"])
 
 
 class _Evens:
@@ -238,8 +214,5 @@ class _Evens:
 
 def test_an_aggregator_skips() -> None:
     """SKIP from an aggregator is no batch, neither for an item nor at the end."""
-    cases: list[tuple[int, list[list[int]]]] = [(8, [[0, 2], [4, 6]]), (6, [[0, 2], [4]]), (0, [])]
-    for count, batches in cases:
-        builder = PipelineBuilder().add_source(range(count)).aggregate(_Evens()).add_sink()
-        with builder.build(num_threads=1).auto_stop() as pipeline:
-            assert list(pipeline) == batches
+    for count, batches in ((8, [[0, 2], [4, 6]]), (6, [[0, 2], [4]]), (0, [])):
+        assert items_of(over(range(count)).aggregate(_Evens())) == batches
