@@ -1,6 +1,7 @@
-"""An observer gets the events of each stage; one that raises is logged once and removed, and the pipeline continues."""
+"""An observer gets the events of each stage; one that raises is removed. Waits for room are told from busy time."""
 
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.pipeline import (
     StageEnded,
     StageStarted,
 )
+from tests.pipeline.running.reading import PATIENCE_SECONDS
 
 Event = StageStarted | ItemsDone | ItemDropped | StageEnded
 
@@ -94,3 +96,30 @@ def test_an_observer_that_raises_is_logged_once_and_removed(caplog: pytest.LogCa
     assert record.name == "penstock"
     assert repr(received[1]) in record.getMessage()
     assert "LookupError: no such counter" in caplog.text
+
+
+async def _elements(items: list[int]) -> AsyncIterator[int]:
+    for each in items:
+        yield each
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        PipelineBuilder().add_source([[*range(100)]]).disaggregate(),
+        PipelineBuilder().add_source([dict.fromkeys(range(100))]).disaggregate(),
+        PipelineBuilder().add_source([[*range(100)]]).pipe(_elements),
+    ],
+    ids=["a list", "a dict", "an async generator"],
+)
+def test_a_stage_that_waits_for_room_is_not_busy(builder: PipelineBuilder) -> None:
+    """While the reader takes nothing, a stage with several values for an item waits for room."""
+    with builder.add_sink(1).build(num_threads=1, statistics=True).auto_stop() as pipeline:
+        iterator = pipeline.get_iterator(timeout=PATIENCE_SECONDS)
+        assert next(iterator) == 0
+        while pipeline.report().elapsed_seconds < 0.1:
+            pass
+        assert [*iterator] == [*range(1, 100)]
+        _, stage, _ = pipeline.report().stages
+    assert stage.items == 100
+    assert stage.wait_output_seconds > 2 * stage.busy_seconds

@@ -6,8 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.pipeline import (
@@ -41,15 +39,14 @@ CALLS: list[tuple[Callable[[PipelineBuilder], PipelineBuilder], Any]] = [
 ]
 
 
-@given(chosen=st.lists(st.sampled_from(CALLS), max_size=6), buffer_size=st.integers(1, 9), continuous=st.booleans())
-def test_a_chain_of_calls_makes_a_config(chosen: list[tuple[Any, Any]], buffer_size: int, *, continuous: bool) -> None:
-    """Any chain of calls makes the same config as its constructor."""
-    builder = PipelineBuilder().add_source([1, 2], continuous=continuous)
-    for call, _ in chosen:
+def test_a_chain_of_calls_makes_a_config() -> None:
+    """A chain of calls makes the same config as its constructor."""
+    builder = PipelineBuilder().add_source([1, 2], continuous=True)
+    for call, _ in CALLS:
         assert call(builder) is builder
-    builder.add_sink(buffer_size, max_bytes=7)
-    stages = tuple(stage for _, stage in chosen)
-    expected = PipelineConfig(Source([1, 2], continuous=continuous), stages, Sink(buffer_size, max_bytes=7))
+    builder.add_sink(4, max_bytes=7)
+    stages = tuple(stage for _, stage in CALLS)
+    expected = PipelineConfig(Source([1, 2], continuous=True), stages, Sink(4, max_bytes=7))
     assert builder.get_config() == expected == builder.get_config()
 
 
