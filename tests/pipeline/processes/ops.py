@@ -87,11 +87,6 @@ def up_to(number: int) -> Iterator[int]:
     yield from range(number)
 
 
-def lambda_of(number: int) -> Any:
-    """Return a lambda, which can't be pickled, for an odd number; otherwise the number."""
-    return (lambda: number) if number % 2 else number
-
-
 def pid_of(_: object) -> int:
     """Return the number of the process."""
     return os.getpid()
@@ -148,6 +143,12 @@ def pipe_in(folder: Path) -> str:
     """Make a named pipe in a folder, and return its path."""
     os.mkfifo(folder / "ready")
     return str(folder / "ready")
+
+
+def pid_from(folder: Path) -> int:
+    """Return the number that a process writes into the named pipe of a folder."""
+    with (folder / "ready").open() as pipe:
+        return int(pipe.readline())
 
 
 def draws(_: object) -> tuple[int, int, int]:

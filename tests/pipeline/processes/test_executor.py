@@ -18,7 +18,6 @@ from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerErro
 from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, open_processes
 from tests.pipeline.processes import ops
-from tests.pipeline.processes.programs import SECONDS, pid_from
 from tests.processes.helping import watched
 from tests.promptness import is_prompt
 
@@ -62,11 +61,11 @@ def test_each_item_has_its_outcome(executors: Executors, whose: str) -> None:
         assert error.number == 3
         assert any("in refuse_odd" in note for note in error.__notes__)
 
-        for op, words in ((ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lambda_of, "got function, which")):
+        for op, words in ((ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lock_of, "got lock, which")):
             (outcome,) = executors.remote(executor, "op").send(op, [1], flatten=False).result()
             with pytest.raises(WorkerError, match=words):
                 raise ops.error_of(outcome)
-        outcomes = outcomes_of(executors.remote(executor, "lambdas"), ops.lambda_of, [2, 1, 4])
+        outcomes = outcomes_of(executors.remote(executor, "locks"), ops.lock_of, [2, 1, 4])
         assert [good for good, _ in outcomes] == [True, False, True]
 
         with pytest.raises(UsageError, match="stage 'first' must be picklable"):
@@ -96,13 +95,13 @@ def test_killed_in_a_call(tmp_path: Path) -> None:
     """A process killed in a call is a WorkerError with pid and signal, within a second; other calls continue."""
     with open_processes(ProcessExecutor(2)) as running:
         stuck = running.submit(ops.wait_for_ever, ops.pipe_in(tmp_path))
-        pid = pid_from(tmp_path)
+        pid = ops.pid_from(tmp_path)
         others = [running.submit(ops.double, number) for number in range(20)]
         assert [other.result() for other in others] == [2 * number for number in range(20)]
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         error = stuck.exception()
-        assert is_prompt(time.monotonic() - began, SECONDS)
+        assert is_prompt(time.monotonic() - began, 1.0)
         assert isinstance(error, WorkerError)
         assert error.exit_code == -signal.SIGKILL
         assert str(pid) in str(error)
@@ -184,7 +183,7 @@ def test_kill_ends_calls(tmp_path: Path) -> None:
     running = open_processes(ProcessExecutor(1))
     stuck = running.submit(ops.wait_for_ever, ops.pipe_in(tmp_path))
     waiting = running.submit(os.getpid)
-    pid = pid_from(tmp_path)
+    pid = ops.pid_from(tmp_path)
     running.kill()
     assert not psutil.pid_exists(pid)
     assert isinstance(stuck.exception(), ClosedError)

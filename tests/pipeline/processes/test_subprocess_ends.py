@@ -14,7 +14,6 @@ import pytest
 from penstock.errors import ClosedError, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, PipelineConfig, SubprocessPipeline, run_in_subprocess
 from tests.pipeline.processes import ops
-from tests.pipeline.processes.programs import SECONDS, pid_from
 from tests.processes.helping import watched
 from tests.promptness import is_prompt
 
@@ -53,7 +52,7 @@ def test_killed_while_it_is_read() -> None:
     began = time.monotonic()
     with pytest.raises(WorkerError, match=rf"pid {pid}.*SIGKILL") as died:
         list(items)
-    assert is_prompt(time.monotonic() - began, SECONDS)
+    assert is_prompt(time.monotonic() - began, 1.0)
     assert died.value.exit_code == -signal.SIGKILL
     assert list(items) == []
     others = set(pipeline)
@@ -66,14 +65,14 @@ def test_killed_while_a_reader_waits(tmp_path: Path) -> None:
     """A reader that waits for an item gets the error within a second."""
     pipeline = started([ops.pipe_in(tmp_path)], ops.wait_for_ever)
     reader, seen = reading(pipeline)
-    pid = pid_from(tmp_path)
+    pid = ops.pid_from(tmp_path)
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     reader.join()
     assert isinstance(seen[0], WorkerError)
     assert str(pid) in str(seen[0])
     assert isinstance(seen[1], float)
-    assert is_prompt(seen[1] - killed, SECONDS)
+    assert is_prompt(seen[1] - killed, 1.0)
     pipeline.stop()
 
 
@@ -129,7 +128,7 @@ def test_stop_ends_a_function_that_never_returns(tmp_path: Path, *, wait: bool) 
     """A function that never returns ends with its process at the timeout; a reader gets a ClosedError."""
     pipeline = started([ops.pipe_in(tmp_path)], ops.wait_for_ever)
     reader, seen = reading(pipeline)
-    with watched(pid_from(tmp_path)) as has_ended:
+    with watched(ops.pid_from(tmp_path)) as has_ended:
         pipeline.stop(timeout=0.1, wait=wait)
         reader.join()
         assert isinstance(seen[0], ClosedError)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from penstock.pipeline import Pipe, PipelineBuilder
-from tests.pipeline.meaning.graphs import KINDS, Kind, of_kind
+from tests.pipeline.meaning.graphs import Kind, of_kind
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate, items_of, over, waiting
 
 Order = Literal["input", "completion"]
@@ -38,24 +38,6 @@ def test_as_many_calls_as_the_concurrency(kind: Kind) -> None:
                 found = [*pipeline]
         assert calls.peak <= expected
         assert (found if order == "input" or concurrency == 1 else sorted(found)) == [*range(60)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_at_a_time(kind: Kind) -> None:
-    """With concurrency 1, calls run one after the other, in the order of the items, on any number of threads."""
-    orders: list[Order] = ["completion", "input"]
-    for order in orders[: 1 if kind == "async generator" else 2]:
-        calls = Gate()
-        called: list[int] = []
-
-        def note(item: int, calls: Gate = calls, called: list[int] = called) -> int:
-            with calls:
-                called.append(item)
-            return item
-
-        found = items_of(over(range(300)).pipe(of_kind(kind, note), output_order=order), threads=4)
-        assert found == called == [*range(300)]
-        assert calls.peak == 1
 
 
 @pytest.mark.parametrize(
@@ -182,21 +164,6 @@ def test_a_slow_router_blocks_no_coroutine() -> None:
 
     builder = over(range(10)).path_variants(route, [[], [Pipe(str)]]).pipe(tick)
     assert sorted(items_of(builder), key=int) == [0, "1", 2, "3", 4, "5", 6, "7", 8, "9"]
-
-
-def test_an_async_router_is_awaited_for_one_item_at_a_time() -> None:
-    """An async router gets one item at a time, in order."""
-    calls = Gate()
-    routed: list[int] = []
-
-    async def route(item: int) -> int:
-        with calls:
-            await asyncio.sleep(0)
-            routed.append(item)
-        return item % 3
-
-    assert sorted(items_of(over(range(60)).path_variants(route, [[], [], []]))) == routed == [*range(60)]
-    assert calls.peak == 1
 
 
 @ORDERS

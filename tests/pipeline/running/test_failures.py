@@ -169,25 +169,6 @@ def test_a_wrong_path_is_never_dropped(kind: Kind) -> None:
 # Limits of failures.
 
 
-@OF_THE_STAGE
-@pytest.mark.parametrize(("order", "concurrency"), [("input", 4), ("completion", 1), ("completion", 4)])
-def test_a_number_of_items_may_be_dropped(order: Any, concurrency: int, *, of_the_stage: bool) -> None:
-    """Items that fail are dropped and listed, up to the allowed number; the next failure ends the pass."""
-    for allowed in (0, 1, 3, 4, -1):
-        own, common = (allowed, 0) if of_the_stage else (None, allowed)
-        builder = over([1, 0, 2, 0, 3, 0, 4, 0, 5])
-        builder.pipe(lambda item: 60 // item, concurrency=concurrency, output_order=order, max_failures=own, name="div")
-        found, dropped = run(builder, common)
-        whole = allowed in {4, -1}
-        assert len(dropped) == (4 if whole else allowed)
-        assert {(item.stage, item.item, type(item.error)) for item in dropped} <= {("div", "0", ZeroDivisionError)}
-        assert (found.failure is None) == whole
-        if whole:
-            assert sorted(found.items) == [12, 15, 20, 30, 60]
-        if order == "input" or concurrency == 1:
-            assert found.items == [60, 30, 20, 15, 12][: 5 if whole else allowed + 1]
-
-
 def test_a_stage_with_its_own_limit_counts_by_itself() -> None:
     """Failures of a stage with its own limit don't count against the pipeline's, and the other way round."""
     builder = over(range(10)).pipe(refusing(range(0, 10, 2)), name="own", max_failures=5)
@@ -234,19 +215,6 @@ def test_items_that_a_function_never_saw_are_no_part_of_its_share(*, statistics:
     assert found.failure is not None
     assert found.failure.item == "285"  # the 29th of 286
     assert sum(each.stage == "second" for each in dropped) == 28
-
-
-@OF_THE_STAGE
-def test_each_pass_counts_by_itself(*, of_the_stage: bool) -> None:
-    """Failures of one pass don't count in the next one."""
-    failing = [*range(0, 30, 3)]
-    share = Fraction(1, 10)
-    builder = over(range(30)).pipe(refusing(failing), max_failures=share if of_the_stage else None)
-    builder.path_variants(lambda item: item % 2, [[], []]).add_sink()
-    with builder.build(num_threads=2, max_failures=0 if of_the_stage else share).auto_stop() as pipeline:
-        assert read_by_for(pipeline).failure is not None
-        failing.clear()
-        assert read_by_for(pipeline).failure is None
 
 
 # Dropped items.

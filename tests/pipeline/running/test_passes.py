@@ -61,21 +61,14 @@ def _async_steps(pipeline: Pipeline, count: int) -> list[int]:
     return asyncio.run(read())
 
 
-BY_FOR = pytest.mark.parametrize("read", [_steps, _async_steps])
-
-
-@BY_FOR
-def test_leaving_a_for_early_over_a_continuous_source(read: Callable[[Pipeline, int], list[int]]) -> None:
-    """The next `for` continues with the rest of the pass, or, if nothing is left of it, with the next pass."""
+def test_leaving_an_async_for_early_over_a_continuous_source() -> None:
+    """The next `async for` continues with the rest of the pass, or, if nothing is left of it, with the next pass."""
     with build(range(6), continuous=True).auto_stop() as pipeline:
-        counts = [1, 4, 3, 2, 4, 2, 6, 7, 5, 5, 6]
-        assert [read(pipeline, count) for count in counts] == [
-            *([0], [1, 2, 3, 4], [5], [0, 1], [2, 3, 4, 5], [0, 1], [2, 3, 4, 5], [*range(6)], [0, 1, 2, 3, 4], [5]),
-            [*range(6)],
-        ]
+        found = [_async_steps(pipeline, count) for count in (1, 4, 3, 2, 4, 2, 7, 6)]
+        assert found == [[0], [1, 2, 3, 4], [5], [0, 1], [2, 3, 4, 5], [0, 1], [2, 3, 4, 5], [*range(6)]]
 
 
-@BY_FOR
+@pytest.mark.parametrize("read", [_steps, _async_steps])
 def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], list[int]]) -> None:
     """If the source is an iterator, the next `for` continues; once the iterator is used up, it raises."""
     with build(iter(range(10))).auto_stop() as pipeline:

@@ -59,37 +59,23 @@ def outcome(program: str) -> Ended:
 
 
 RUNNING, STUCK, STUCK_ASYNC, BLOCKED = "build()", "build(op=stuck)", "build(op=stuck_async)", "build(Blocked())"
+READ_SOME = "pipeline.start()\nprint([pipeline.get_item(timeout=10) for _ in range(3)])"
 
 
 @pytest.mark.parametrize(
-    ("built", "held"),
+    ("built", "rest", "ended"),
     [
-        (RUNNING, "cycle = [pipeline]; cycle.append(cycle)"),
-        (STUCK, "def late(kept=pipeline): ..."),
-        (STUCK_ASYNC, "kept = pipeline"),
-        (BLOCKED, "kept = pipeline"),
+        (RUNNING, f"{READ_SOME}\ncycle = [pipeline]; cycle.append(cycle)", (0, "[0, 1, 2]\n", "")),
+        (STUCK, f"{READ_SOME}\ndef late(kept=pipeline): ...", (0, "[0, 1, 2]\n", "")),
+        (STUCK_ASYNC, READ_SOME, (0, "[0, 1, 2]\n", "")),
+        (BLOCKED, READ_SOME, (0, "[0, 1, 2]\n", "")),
+        # Its traceback keeps the iterator.
+        (STUCK, "for item in pipeline:\n    if item == 2: raise SystemExit(5)", (5, "", "")),
     ],
 )
-def test_the_interpreter_ends(built: str, held: str) -> None:
+def test_the_interpreter_ends(built: str, rest: str, ended: tuple[int, str, str]) -> None:
     """A program that doesn't stop its pipeline, running or stuck, ends at once and prints nothing."""
-    program = f"""
-    pipeline = {built}
-    pipeline.start()
-    print([pipeline.get_item(timeout=10) for _ in range(3)])
-    {held}
-    """
-    assert outcome(program) == (0, "[0, 1, 2]\n", "")
-
-
-@pytest.mark.parametrize("built", [RUNNING, STUCK])
-def test_the_interpreter_ends_inside_a_read(built: str) -> None:
-    """A program that ends by an exception inside a `for`, whose traceback keeps the iterator, ends at once, too."""
-    program = f"""
-    for item in {built}:
-        if item == 2:
-            raise SystemExit(5)
-    """
-    assert outcome(program) == (5, "", "")
+    assert outcome(f"pipeline = {built}\n{rest}") == ended
 
 
 @POSIX
