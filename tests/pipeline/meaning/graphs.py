@@ -164,11 +164,12 @@ def configured(graph: Graph) -> PipelineConfig:
 def source_of(items: Items) -> Any:
     """Return an iterable of the items that can be iterated over several times."""
     if items.form == "list" and items.fails_at is None:
-        return list(_numbers(items))
+        return list(numbers_of(items))
     return _AsyncNumbers(items) if items.form == "async" else _Numbers(items)
 
 
-def _numbers(items: Items) -> Iterator[int | None]:
+def numbers_of(items: Items) -> Iterator[int | None]:
+    """Yield the items of a source."""
     for number in range(items.first, items.first + items.count):
         if number == items.fails_at:
             raise BrokenError(number)
@@ -180,7 +181,7 @@ class _Numbers:
     items: Items
 
     def __iter__(self) -> Iterator[int | None]:
-        return _numbers(self.items)
+        return numbers_of(self.items)
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class _AsyncNumbers:
     items: Items
 
     async def __aiter__(self) -> AsyncIterator[int | None]:
-        for number, item in enumerate(_numbers(self.items)):
+        for number, item in enumerate(numbers_of(self.items)):
             if number % 3 == 1:
                 await asyncio.sleep(0)
             yield item
@@ -198,7 +199,7 @@ def _built(stage: StageValue) -> Any:
     match stage:
         case Step():
             return Pipe(
-                function_of(stage),
+                _FUNCTIONS[stage.kind](stage),
                 concurrency=stage.concurrency,
                 name=stage.name,
                 output_order=stage.order,
@@ -223,7 +224,7 @@ class _UpTo:
 
     def accumulate(self, item: Any) -> list[Any] | None:
         self._items.append(item)
-        return self.flush() if _origin(item) % self._number == 0 else None
+        return self.flush() if origin_of(item) % self._number == 0 else None
 
     def flush(self) -> list[Any] | None:
         items, self._items = self._items, []
@@ -236,9 +237,9 @@ class _Router:
     fails_at: frozenset[int]
 
     def __call__(self, item: Any) -> int:
-        if _origin(item) in self.fails_at:
+        if origin_of(item) in self.fails_at:
             raise BrokenError(item)
-        return _origin(item) % self.count
+        return origin_of(item) % self.count
 
 
 @dataclass(frozen=True)
@@ -247,23 +248,19 @@ class _AsyncRouter:
     fails_at: frozenset[int]
 
     async def __call__(self, item: Any) -> int:
-        for _ in range(_origin(item) % 3):
+        for _ in range(origin_of(item) % 3):
             await asyncio.sleep(0)
         return _Router(self.count, self.fails_at)(item)
 
 
-def _origin(item: Any) -> int:
+def origin_of(item: Any) -> int:
+    """Return the number of the source's item from which an item was made."""
     return item % MAX_ITEMS if isinstance(item, int) else 0
-
-
-def function_of(step: Step) -> Any:
-    """Return a function of the step's kind."""
-    return _FUNCTIONS[step.kind](step)
 
 
 def _check(item: Any, step: Step) -> None:
     for leaf in flattened(item):
-        if leaf is not None and _origin(leaf) in step.fails_at:
+        if leaf is not None and origin_of(leaf) in step.fails_at:
             raise BrokenError(leaf)
 
 
@@ -275,19 +272,25 @@ def _sync(step: Step) -> Callable[[Any], Any]:
     return apply
 
 
+def outputs_of(step: Step) -> Callable[[Any], Iterator[Any]]:
+    """Return a function from an item to the step's outputs."""
+    if "generator" in step.kind:
+        return _generator(step)
+    return lambda item: map(_sync(step), [item])
+
+
 def _async(step: Step) -> Any:
     async def apply(item: Any) -> Any:
-        for _ in range(_origin(item) * 7 % 5):
+        for _ in range(origin_of(item) * 7 % 5):
             await asyncio.sleep(0)
-        _check(item, step)
-        return changed(item, step)
+        return _sync(step)(item)
 
     return apply
 
 
 def _generator(step: Step) -> Callable[[Any], Iterator[Any]]:
     def generate(item: Any) -> Iterator[Any]:
-        copies = 2 if isinstance(item, list) else _origin(item) % 3
+        copies = 2 if isinstance(item, list) else origin_of(item) % 3
         output = changed(item, step)
         if copies == 2 and output is not SKIP:
             yield output
@@ -302,7 +305,7 @@ def _async_generator(step: Step) -> Any:
     async def generate(item: Any) -> AsyncIterator[Any]:
         for output in _generator(step)(item):
             yield output
-            for _ in range(_origin(item) * 5 % 3):
+            for _ in range(origin_of(item) * 5 % 3):
                 await asyncio.sleep(0)
 
     return generate
@@ -355,6 +358,6 @@ def changed(item: Any, step: Step) -> Any:
     if isinstance(item, list):
         inner = [changed(leaf, step) for leaf in item]  # pyright: ignore[reportUnknownVariableType] - as above
         return [leaf for leaf in inner if leaf is not SKIP]
-    if step.leaves_out and _origin(item) % 4 == 1:
+    if step.leaves_out and origin_of(item) % 4 == 1:
         return SKIP
     return item if item is None else item + MAX_ITEMS * (step.number + 1)

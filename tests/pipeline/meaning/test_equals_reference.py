@@ -40,7 +40,7 @@ def run(
 def check_whole(graph: Graph, found: Pass) -> None:
     """Compare one pass of a pipeline in which nothing fails with the reference."""
     assert found.failure is None
-    expected, _ = evaluate(configured(graph))
+    expected, _ = evaluate(graph)
     if graph.is_ordered():
         assert found.items == expected
     elif not graph.drops_last():
@@ -48,7 +48,7 @@ def check_whole(graph: Graph, found: Pass) -> None:
         if not any(isinstance(item, list) for item in expected):
             assert Counter(found.items) == Counter(expected)
     else:
-        whole, _ = evaluate(configured(graph.intact()))
+        whole, _ = evaluate(graph.intact())
         assert leaves(found.items) <= leaves(whole)
 
 
@@ -81,7 +81,7 @@ def test_in_order_up_to_the_failure(graph: Graph, threads: int, readings: list[R
     """
     if allowed:
         graph = with_one_failing_step(graph)
-    expected, failure = evaluate(configured(graph), allowed)
+    expected, failure = evaluate(graph, allowed)
     for found in run(graph, threads, readings, allowed)[0]:
         assert found.items == expected
         assert (found.failure is None) == (failure is None)
@@ -111,9 +111,9 @@ def check_failure(found: PipelineFailure, expected: Failure) -> None:
 def test_out_of_order_up_to_a_failure(graph: Graph, threads: int, read: ReadPass) -> None:
     """If the order is free, all items are the reference's, and one of the failures ends the pass."""
     (found,), _ = run(graph, threads, [read])
-    whole, _ = evaluate(configured(graph.intact()))
+    whole, _ = evaluate(graph.intact())
     assert leaves(found.items) <= leaves(whole)
-    _, failure = evaluate(configured(graph))
+    _, failure = evaluate(graph)
     if not graph.drops_last():
         assert (found.failure is None) == (failure is None)
     if found.failure is not None:
@@ -125,7 +125,7 @@ def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass)
     """If any number of items may be dropped, all others are read; only a failing source ends the pass."""
     (found,), dropped = run(graph, threads, [read], -1)
     expected_drops: list[Failure] = []
-    expected, failure = evaluate(configured(graph), -1, expected_drops)
+    expected, failure = evaluate(graph, -1, expected_drops)
     if graph.is_ordered():
         assert found.items == expected
         if failure is None:
@@ -133,7 +133,7 @@ def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass)
                 (drop.stage, str(drop.error)) for drop in expected_drops
             )
     else:
-        whole, _ = evaluate(configured(graph.intact()))
+        whole, _ = evaluate(graph.intact())
         assert leaves(found.items) <= leaves(whole)
     if failure is None or not graph.drops_last():
         assert (found.failure is None) == (failure is None)
@@ -143,7 +143,7 @@ def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass)
 def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
     """If fewer than a hundred items are tried, the share of failures is checked at the end, in any graph."""
     tried: list[int] = []
-    expected, failure = evaluate(configured(graph), share, tried=tried)
+    expected, failure = evaluate(graph, share, tried=tried)
     if tried[0] >= 100:
         return
     (found,), _ = run(graph, threads, [read_by_for], share)

@@ -30,7 +30,7 @@ THREADS = st.integers(1, 3)
 
 def expected_of(graph: Graph) -> list[Any]:
     """Return the items of one pass of the reference."""
-    return evaluate(configured(graph))[0]
+    return evaluate(graph)[0]
 
 
 def is_prefix(found: list[Any], whole: list[Any], graph: Graph) -> bool:
@@ -82,7 +82,7 @@ def test_stopped_from_another_thread(
     """After a stop at any moment, the reader has read the whole pass, or gets a ClosedError or the failure."""
     graph = replace(graph, continuous=continuous)
     by_get_item: bool = data.draw(st.booleans())
-    whole, failure = evaluate(configured(graph))
+    whole, failure = evaluate(graph)
     pipeline = build_pipeline(configured(graph), num_threads=threads)
     read_some, done = threading.Semaphore(0), threading.Event()
 
@@ -145,7 +145,7 @@ def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
 def test_interrupted_by_a_signal_handler(graph: Graph, threads: int, delays: list[float], *, continuous: bool) -> None:
     """A handler that raises at random moments of two passes doesn't change the items that are read."""
     graph = replace(graph, continuous=continuous)
-    whole, failure = evaluate(configured(graph))
+    whole, failure = evaluate(graph)
     with ExitStack() as leaving:
         pipeline = build_pipeline(configured(graph), num_threads=threads)
         leaving.callback(pipeline.stop)
