@@ -99,32 +99,18 @@ def kill_at(number: int, fatal: int = 3) -> int:
     return number
 
 
-class KillsOnce:
-    """Kills the process at one number, the first time only, of which a file in a folder keeps count."""
-
-    def __init__(self, folder: Path, fatal: int) -> None:
-        self.folder = folder
-        self.fatal = fatal
-
-    def __call__(self, number: int) -> int:
-        """Return the number."""
-        if number == self.fatal and not (self.folder / "killed").exists():
-            (self.folder / "killed").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
+def kill_once(folder: Path, fatal: int, number: int) -> int:
+    """Return the number, but kill the process at one of them, the first time only, which a file in a folder notes."""
+    if number == fatal and not (folder / "killed").exists():
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
 
 
-class Noted:
-    """Makes a file in a folder for each call, and kills the process at one number."""
-
-    def __init__(self, folder: Path, fatal: int) -> None:
-        self.folder = folder
-        self.fatal = fatal
-
-    def __call__(self, number: int) -> int:
-        """Return the number."""
-        (self.folder / f"{number}-{os.getpid()}").touch()
-        return kill_at(number, self.fatal)
+def note(folder: Path, fatal: int, number: int) -> int:
+    """Make a file in a folder for each call, and kill the process at one number."""
+    (folder / f"{number}-{os.getpid()}").touch()
+    return kill_at(number, fatal)
 
 
 def wait_for_ever(ready: str) -> None:
@@ -194,12 +180,6 @@ def touch_at_exit(path: Path) -> None:
     atexit.register(path.touch)
 
 
-def note(folder: Path, number: int) -> int:
-    """Make a file for each number."""
-    (folder / str(number)).touch()
-    return number
-
-
 def error_of(outcome: tuple[bool, object]) -> Exception:
     """Return the exception of an item that failed."""
     good, error = outcome
@@ -227,38 +207,24 @@ def pid_and_double(number: int) -> PidAndNumber:
     return PidAndNumber(2 * number)
 
 
-class Endless:
-    """Yields numbers without an end; makes a file when it is closed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, _: object) -> Iterator[int]:
-        """Yield numbers without an end."""
-        try:
-            yield from itertools.count()
-        finally:
-            (self._folder / "closed").touch()
+def endless(folder: Path, _: object) -> Iterator[int]:
+    """Yield numbers without an end; make a file in a folder when the generator is closed."""
+    try:
+        yield from itertools.count()
+    finally:
+        (folder / "closed").touch()
 
 
-class DiesOnce:
-    """Yields `count` pairs, each in a step of its own, and kills its process at one of them, the first time only."""
-
-    def __init__(self, folder: Path, count: int, at: int) -> None:
-        self._folder = folder
-        self._count = count
-        self._at = at
-
-    def __call__(self, item: int) -> Iterator[tuple[int, int]]:
-        """Yield pairs of the item and a number."""
-        for number in range(self._count):
-            if number == self._at and not (marker := self._folder / f"died {item}").exists():
-                marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield item, number
-            ended = time.monotonic() + 0.003  # longer than a step
-            while time.monotonic() < ended:
-                pass
+def die_once(folder: Path, count: int, at: int, item: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs of the item and a number, each in a step of its own; kill the process at one, the first time only."""
+    for number in range(count):
+        if number == at and not (marker := folder / f"died {item}").exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield item, number
+        ended = time.monotonic() + 0.003  # longer than a step
+        while time.monotonic() < ended:
+            pass
 
 
 def raise_late(number: int) -> Iterator[object]:

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Generator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
@@ -129,7 +130,7 @@ def test_only_begun_items_fail_in_a_crash(executors: Executors, tmp_path: Path) 
     On a busy machine the first items may be slow; then their results are sent before the process dies.
     """
     stage = executors.remote(ProcessExecutor(1), "noted")
-    outcomes = outcomes_of(stage, ops.Noted(tmp_path, 3), list(range(6)))
+    outcomes = outcomes_of(stage, partial(ops.note, tmp_path, 3), list(range(6)))
     sent = [good for good, _ in outcomes].index(False)
     assert [good for good, _ in outcomes[sent:]] == [False] * (4 - sent) + [True, True]
     assert all("its result lost" in str(error) for _, error in outcomes[sent:3])
@@ -141,7 +142,7 @@ def test_repeatable_items_are_computed_again(executors: Executors, tmp_path: Pat
     """A crash that doesn't happen again loses no repeatable item; one that crashes three processes fails alone."""
     executor = ProcessExecutor(2)
     stage = executors.remote(executor, "once", repeatable=True)
-    outcomes = outcomes_of(stage, ops.KillsOnce(tmp_path, 3), list(range(6)))
+    outcomes = outcomes_of(stage, partial(ops.kill_once, tmp_path, 3), list(range(6)))
     assert outcomes == [(True, number) for number in range(6)]
     outcomes = outcomes_of(executors.remote(executor, "kills", repeatable=True), ops.kill_at, list(range(5)))
     assert [good for good, _ in outcomes] == [True, True, True, False, True]

@@ -1,6 +1,7 @@
 """Generators in processes yield their values in steps, as far as there is room, until a stop or a crash."""
 
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,9 @@ from tests.promptness import PATIENCE_SECONDS
 
 def test_values_without_end(tmp_path: Path) -> None:
     """An endless generator yields values; the next pass closes it in its process, and a stop ends the process."""
-    builder = PipelineBuilder().add_source([0]).pipe(ops.Endless(tmp_path), executor=ProcessExecutor(1)).add_sink(2)
+    builder = (
+        PipelineBuilder().add_source([0]).pipe(partial(ops.endless, tmp_path), executor=ProcessExecutor(1)).add_sink(2)
+    )
     pipeline = builder.build(num_threads=1)
     assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(2500)] == [*range(2500)]
     assert not (tmp_path / "closed").exists()
@@ -43,7 +46,7 @@ def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input"
 @pytest.mark.parametrize("at", [0, 3])
 def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
     """An item whose process died starts again in another process, and each of its values is delivered once."""
-    op = ops.DiesOnce(tmp_path, 5, at)
+    op = partial(ops.die_once, tmp_path, 5, at)
     builder = PipelineBuilder().add_source(range(3))
     builder.pipe(op, executor=ProcessExecutor(2), concurrency=2, output_order="input", repeatable=True)
     with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
@@ -52,7 +55,7 @@ def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
 
 def test_a_death_in_a_generator(tmp_path: Path) -> None:
     """The values of earlier steps are delivered; the item fails with the crash, and other items continue."""
-    op = ops.DiesOnce(tmp_path, 4, 2)
+    op = partial(ops.die_once, tmp_path, 4, 2)
     builder = PipelineBuilder().add_source([7, 7]).pipe(op, executor=ProcessExecutor(1), name="op").add_sink()
     with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
         assert [*pipeline] == [(7, 0), (7, 1), *((7, number) for number in range(4))]

@@ -21,17 +21,16 @@ class _Scripted:
     """An executor of the test's, whose calls end when the test says so."""
 
     repeatable = False
-
-    def __init__(self) -> None:
-        self.calls: list[Outcomes] = []
+    number = 0  # of the call that began last
 
     def send(self, op: Any, items: list[Any], *, flatten: bool) -> Outcomes:
         del op, flatten
-        self.calls.append(Future())
-        self.begin(len(self.calls), self.calls[-1], items)
-        return self.calls[-1]
+        self.number += 1
+        call = Outcomes()
+        self.begin(call, items)
+        return call
 
-    def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
+    def begin(self, call: Outcomes, items: list[Any]) -> None:
         raise NotImplementedError
 
     def step(self, values: Values) -> Outcomes:
@@ -48,16 +47,15 @@ class _EndsInAnOddOrder(_Scripted):
     """Holds the first two calls until a third lane waits for its turn; then the second call ends early."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._held: list[tuple[Outcomes, list[Outcome]]] = []
 
-    def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
+    def begin(self, call: Outcomes, items: list[Any]) -> None:
         outcomes: list[Outcome] = [(True, item) for item in items]
-        if number not in {1, 2, 6}:
+        if self.number not in {1, 2, 6}:
             call.set_result(outcomes)
             return
-        self._held.insert(0, (call, outcomes[:1] if number == 2 else outcomes))
-        if number == 6:
+        self._held.insert(0, (call, outcomes[:1] if self.number == 2 else outcomes))
+        if self.number == 6:
             asyncio.get_running_loop().call_soon(self._release)
 
     def _release(self) -> None:
@@ -69,11 +67,10 @@ class _WaitsForAnotherCall(_Scripted):
     """Begins a generator for the first item alone, and continues it when another call takes the other items."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._step: Outcomes = Future()
 
-    def begin(self, number: int, call: Outcomes, items: list[Any]) -> None:
-        if number == 1:
+    def begin(self, call: Outcomes, items: list[Any]) -> None:
+        if self.number == 1:
             call.set_result([(True, Values([(True, items[0])], token=7))])
         else:
             call.set_result([(True, Values([(True, item)])) for item in items])

@@ -173,7 +173,7 @@ def test_dropped() -> None:
 
 def test_prefetch_is_bounded(tmp_path: Path) -> None:
     """The pipeline computes no more items ahead than fit into the pipe, the sink and the stages."""
-    builder = PipelineBuilder().add_source(range(100)).pipe(partial(ops.note, tmp_path), max_items=1)
+    builder = PipelineBuilder().add_source(range(100)).pipe(partial(ops.note, tmp_path, -1), max_items=1)
     pipeline = run_in_subprocess(builder.add_sink(2).get_config(), num_threads=1)
     assert pipeline.get_item() == 0
     noted = len(list(tmp_path.iterdir()))
