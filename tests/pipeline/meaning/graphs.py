@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from penstock.pipeline import SKIP, Aggregate, Disaggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
+from tests.pipeline.running.reading import Again
 
 Kind = Literal["sync", "async", "generator", "async generator", "lookup"]
 MAX_ITEMS = 1000
@@ -165,7 +166,7 @@ def source_of(items: Items) -> Any:
     """Return an iterable of the items that can be iterated over several times."""
     if items.form == "list" and items.fails_at is None:
         return list(numbers_of(items))
-    return _AsyncNumbers(items) if items.form == "async" else _Numbers(items)
+    return _AsyncNumbers(items) if items.form == "async" else Again(lambda: numbers_of(items))
 
 
 def numbers_of(items: Items) -> Iterator[int | None]:
@@ -174,14 +175,6 @@ def numbers_of(items: Items) -> Iterator[int | None]:
         if number == items.fails_at:
             raise BrokenError(number)
         yield None if number in items.nones else number
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    items: Items
-
-    def __iter__(self) -> Iterator[int | None]:
-        return numbers_of(self.items)
 
 
 @dataclass(frozen=True)
@@ -211,8 +204,7 @@ def _built(stage: StageValue) -> Any:
             return Disaggregate()
         case Branch():
             paths = tuple(tuple(map(_built, path)) for path in stage.paths)
-            router = (_AsyncRouter if stage.awaits else _Router)(len(paths), stage.fails_at)
-            return PathVariants(router, paths, name=stage.name)
+            return PathVariants(_router(stage), paths, name=stage.name)
 
 
 class _UpTo:
@@ -231,26 +223,18 @@ class _UpTo:
         return items or None
 
 
-@dataclass(frozen=True)
-class _Router:
-    count: int
-    fails_at: frozenset[int]
-
-    def __call__(self, item: Any) -> int:
-        if origin_of(item) in self.fails_at:
+def _router(branch: Branch) -> Any:
+    def route(item: Any) -> int:
+        if origin_of(item) in branch.fails_at:
             raise BrokenError(item)
-        return origin_of(item) % self.count
+        return origin_of(item) % len(branch.paths)
 
-
-@dataclass(frozen=True)
-class _AsyncRouter:
-    count: int
-    fails_at: frozenset[int]
-
-    async def __call__(self, item: Any) -> int:
+    async def route_later(item: Any) -> int:
         for _ in range(origin_of(item) % 3):
             await asyncio.sleep(0)
-        return _Router(self.count, self.fails_at)(item)
+        return route(item)
+
+    return route_later if branch.awaits else route
 
 
 def origin_of(item: Any) -> int:
