@@ -33,7 +33,11 @@ def test_exceptions_that_end_programs_are_never_dropped(where: str) -> None:
     errors = ends() if "thread" in where else ends()[:2]
     make: Any = run_in_subprocess if where == "subprocess" else build_pipeline
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(1, mp_context=get_context("fork")) as processes:
-        of_places = {"threads": threads, "processes": processes, "processes of ours": ProcessExecutor(1)}
+        of_places: dict[str, Any] = {
+            "threads": threads,
+            "processes": processes,
+            "processes of ours": ProcessExecutor(1),
+        }
         for error, op in [*((error, ops.raise_at_five) for error in errors), (errors[0], ops.yield_or_raise_at_five)]:
             builder = PipelineBuilder().add_source([1, 2, 5, 3])
             builder.pipe(partial(op, error), executor=of_places.get(where), name="end")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import pytest
@@ -22,6 +23,10 @@ FEW_AHEAD = 64  # ample for a few channels of at most two items, and the lanes b
 MAX_AHEAD = 3 * 4 * MAX_IN_A_CHANNEL  # three channels whose items are lists of up to four
 
 
+def _has_inside(count: int, now: Gate) -> bool:
+    return now.inside == count
+
+
 @pytest.mark.parametrize("kind", ["sync", "generator", "lookup"])
 def test_as_many_calls_as_the_concurrency(kind: Kind) -> None:
     """A stage runs as many calls as its concurrency, or as there are threads if these are fewer, and never more."""
@@ -33,7 +38,7 @@ def test_as_many_calls_as_the_concurrency(kind: Kind) -> None:
             builder = over(range(60)).pipe(of_kind(kind, waiting(calls)), concurrency=concurrency, output_order=order)
             with builder.add_sink().build(num_threads=threads).auto_stop() as pipeline:
                 expected = min(concurrency, threads)
-                calls.wait_until(lambda now, expected=expected: now.inside == expected)
+                calls.wait_until(partial(_has_inside, expected))
                 calls.open()
                 found = [*pipeline]
         assert calls.peak <= expected

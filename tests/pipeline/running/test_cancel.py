@@ -1,94 +1,44 @@
-"""Stopped at its 1st, 2nd, 3rd … await, a pipeline ends, closes everything it opened, and leaks nothing.
+"""Stopped at its 1st, 2nd, 3rd … step, a pipeline ends, closes everything it opened, and leaks nothing.
 
-A wrapper drives every task of the pipeline's event loop and counts its suspensions. At the n-th, the loop is held until
-`stop` has been called, so each run stops at another point.
+The pipeline's event loop counts the steps of tasks that it schedules. At the n-th, it is held until `stop` has been
+called, so each run stops at another point.
 """
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVarTuple, Unpack
 
 import pytest
 
 from penstock.errors import PenstockError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate, over
 
 Arguments = TypeVarTuple("Arguments")
 
-MAX_STOPS = 24  # how many of a run's awaits are tried, spread evenly
+MAX_STOPS = 24  # how many of a run's steps are tried, spread evenly
 HOLD_SECONDS = 0.5  # a limit for a `stop` that doesn't call the loop
 
 
-class _Held(Coroutine[Any, Any, Any]):
-    """A coroutine that calls a function each time that it is suspended."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits: Callable[[], None]) -> None:
-        self._coroutine = coroutine
-        self._waits = waits
-
-    def send(self, value: Any, /) -> Any:
-        waited = self._coroutine.send(value)
-        self._waits()
-        return waited
-
-    def throw(self, *error: Any) -> Any:
-        waited = self._coroutine.throw(*error)
-        self._waits()
-        return waited
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coroutine.__await__()
-
-
-class _Stopping:
-    """Counts the awaits of all tasks of new loops, and lets another thread stop the pipeline at the n-th."""
-
-    def __init__(self, stop_at: int) -> None:
-        self._stop_at = stop_at
-        self._requested = threading.Event()
-        self._stopper = 0
-        self.waits = 0
-        self.reached = threading.Event()
-        self.complaints: list[dict[str, Any]] = []
-
-    def new_loop(self) -> asyncio.AbstractEventLoop:
-        loop = _Loop(self)
-        loop.set_task_factory(self._new_task)
-        loop.set_exception_handler(lambda _, context: self.complaints.append(context))
-        return loop
-
-    def stop_when_reached(self, pipeline: Pipeline) -> None:
-        """Stop the pipeline at the n-th await, in the calling thread."""
-        self._stopper = threading.get_ident()
-        if self.reached.wait(PATIENCE_SECONDS):
-            pipeline.stop(timeout=PATIENCE_SECONDS)
-            self._requested.set()
-
-    def note_call(self) -> None:
-        """Release the loop if the stopping thread has called it."""
-        if threading.get_ident() == self._stopper:
-            self._requested.set()
-
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **keywords: Any) -> asyncio.Task[Any]:
-        return asyncio.Task(_Held(coroutine, self._count), loop=loop, **keywords)
-
-    def _count(self) -> None:
-        self.waits += 1
-        if self.waits == self._stop_at:
-            self.reached.set()
-            self._requested.wait(HOLD_SECONDS)
-
-
 class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self, stopping: _Stopping) -> None:
-        super().__init__()
+    """A loop that counts the steps that it schedules; at the n-th it waits until another thread has called `stop`."""
+
+    def __init__(self, stopping: "_Stopping") -> None:
         self._counted_by = stopping
+        super().__init__()
+        self.set_exception_handler(lambda _, context: stopping.complaints.append(context))
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._counted_by.count()
+        return handle
 
     def call_soon_threadsafe(
         self,
@@ -99,6 +49,36 @@ class _Loop(asyncio.SelectorEventLoop):
         handle = super().call_soon_threadsafe(callback, *args, context=context)
         self._counted_by.note_call()
         return handle
+
+
+class _Stopping:
+    """Counts the steps of new loops, and lets another thread stop the pipeline at the n-th."""
+
+    def __init__(self, stop_at: int) -> None:
+        self._stop_at = stop_at
+        self._requested = threading.Event()
+        self._stopper = 0
+        self.steps = 0
+        self.reached = threading.Event()
+        self.complaints: list[dict[str, Any]] = []
+
+    def stop_when_reached(self, pipeline: Pipeline) -> None:
+        """Stop the pipeline at the n-th step, in the calling thread."""
+        self._stopper = threading.get_ident()
+        if self.reached.wait(PATIENCE_SECONDS):
+            pipeline.stop(timeout=PATIENCE_SECONDS)
+            self._requested.set()
+
+    def note_call(self) -> None:
+        """Release the loop if the stopping thread has called it."""
+        if threading.get_ident() == self._stopper:
+            self._requested.set()
+
+    def count(self) -> None:
+        self.steps += 1
+        if self.steps == self._stop_at:
+            self.reached.set()
+            self._requested.wait(HOLD_SECONDS)
 
 
 class _Opened:
@@ -165,47 +145,43 @@ class _AsyncSource(_Source):
                 await asyncio.sleep(0)
 
 
-def _from(source: Any, *, continuous: bool = False) -> PipelineBuilder:
-    return PipelineBuilder().add_source(source, continuous=continuous)
-
-
 def _merged(opened: _Opened) -> PipelineBuilder:
-    parts = [_from(kind(opened)).pipe(opened.awaits).add_sink(1).get_config() for kind in (_Source, _AsyncSource)]
-    return _from(Merge(tuple(parts), order="turns")).pipe(opened.generate)
+    parts = [over(kind(opened)).pipe(opened.awaits).add_sink(1).get_config() for kind in (_Source, _AsyncSource)]
+    return over(Merge(tuple(parts), order="turns")).pipe(opened.generate)
 
 
 SHAPES: dict[str, Callable[[_Opened], PipelineBuilder]] = {
     "sync": lambda opened: (
-        _from(_Source(opened)).pipe(opened.sync, concurrency=2).pipe(opened.sync, concurrency=2, output_order="input")
+        over(_Source(opened)).pipe(opened.sync, concurrency=2).pipe(opened.sync, concurrency=2, output_order="input")
     ),
     "async": lambda opened: (
-        _from(_AsyncSource(opened))
+        over(_AsyncSource(opened))
         .pipe(opened.awaits, concurrency=3)
         .pipe(opened.awaits, concurrency=3, output_order="input")
         .aggregate(5)
         .disaggregate()
     ),
     "generators": lambda opened: (
-        _from(_AsyncSource(opened))
+        over(_AsyncSource(opened))
         .pipe(opened.generate, concurrency=2)
         .pipe(opened.generate_async, concurrency=2)
         .aggregate(4)
     ),
-    "paths": lambda opened: _from(_Source(opened)).path_variants(
+    "paths": lambda opened: over(_Source(opened)).path_variants(
         lambda item: item % 2, [[Pipe(opened.awaits)], [Pipe(opened.sync)]]
     ),
     "merged": _merged,
     "continuous": lambda opened: (
-        _from(_AsyncSource(opened, 4), continuous=True).pipe(opened.awaits, concurrency=2).pipe(opened.generate_async)
+        over(_AsyncSource(opened, 4), continuous=True).pipe(opened.awaits, concurrency=2).pipe(opened.generate_async)
     ),
 }
 
 
 def _run_and_stop(monkeypatch: pytest.MonkeyPatch, build: Callable[[_Opened], PipelineBuilder], stop_at: int) -> int:
-    """Run at most three passes, stop at an await, and return how many awaits there were."""
+    """Run at most three passes, stop at a step, and return how many steps there were."""
     stopping, opened = _Stopping(stop_at), _Opened()
-    monkeypatch.setattr(asyncio, "new_event_loop", stopping.new_loop)
-    monkeypatch.setattr(asyncio.events, "new_event_loop", stopping.new_loop)
+    monkeypatch.setattr(asyncio, "new_event_loop", lambda: _Loop(stopping))
+    monkeypatch.setattr(asyncio.events, "new_event_loop", lambda: _Loop(stopping))
     pipeline = build(opened).add_sink(2).build(num_threads=2)
     thread = threading.Thread(target=stopping.stop_when_reached, args=(pipeline,))
     thread.start()
@@ -218,7 +194,7 @@ def _run_and_stop(monkeypatch: pytest.MonkeyPatch, build: Callable[[_Opened], Pi
     assert not stopping.complaints
     assert opened.opened == opened.closed
     assert opened.opened > 0 or stop_at < 10
-    return stopping.waits
+    return stopping.steps
 
 
 def _read_until_stopped(pipeline: Pipeline, stopping: _Stopping) -> None:
@@ -233,7 +209,7 @@ def _read_until_stopped(pipeline: Pipeline, stopping: _Stopping) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stopped_at_every_await(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_at_every_step(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the stop comes, nothing hangs, nothing stays open, and the loop reports no error."""
     total = _run_and_stop(monkeypatch, SHAPES[shape], stop_at=10**9)
     assert total > 20
@@ -263,7 +239,7 @@ class _SlowlyOpened:
         return _Endless(self._opened)
 
 
-@pytest.mark.parametrize("build", [_from, lambda iterable: _from([iterable]).disaggregate()])
+@pytest.mark.parametrize("build", [over, lambda iterable: over([iterable]).disaggregate()])
 def test_stopped_while_an_iterator_is_opened(build: Callable[[Any], PipelineBuilder]) -> None:
     """An iterator, of a source or of an item, that is made while the pipeline stops is closed."""
     opened = _Opened()

@@ -160,7 +160,7 @@ def test_a_wrong_path_is_never_dropped(kind: Kind) -> None:
     """A router whose result is not a path's number ends the pass after the items before, whatever the limit is."""
     limits: list[int | Fraction] = [-1, 100, Fraction(1), -1]
     for path, allowed in zip((2, -1, "0", None), limits, strict=True):
-        router: Any = of_kind(kind, lambda item, path=path: path if item == 8 else 0)
+        router = of_kind(kind, {7: 0, 8: path}.__getitem__)
         failure = failure_of(over([7, 8]).path_variants(router, [[], []], name="route"), [7], allowed)
         assert (failure.stage, failure.item) == ("route", "8")
         assert isinstance(failure.__cause__, UsageError)

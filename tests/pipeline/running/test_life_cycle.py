@@ -64,7 +64,12 @@ def test_building_starts_nothing() -> None:
 def test_started_by_hand() -> None:
     """`start` starts the pipeline, which computes items before the first read; a second start is refused."""
     taken = threading.Event()
-    pipeline = build(op=lambda item: (taken.set(), item)[1])
+
+    def take(item: int) -> int:
+        taken.set()
+        return item
+
+    pipeline = build(op=take)
     pipeline.start(timeout=PATIENCE_SECONDS)
     assert taken.wait(PATIENCE_SECONDS)
     for kind in (UsageError, RuntimeError, AlreadyRunningError):
@@ -204,7 +209,7 @@ def test_stopped_by_its_own_functions(kind: Any) -> None:
         stopped[0].stop(wait=False)
         return item
 
-    on_threads = {"executor": ThreadExecutor(1)}
+    on_threads: dict[str, Any] = {"executor": ThreadExecutor(1)}
     pipeline = build(range(100), of_kind(kind, stop)) if kind in KINDS else build(range(100), stop, **on_threads)
     stopped.append(pipeline)
     with pytest.raises(ClosedError, match="the pipeline was stopped"):

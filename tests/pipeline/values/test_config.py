@@ -219,7 +219,9 @@ def test_executors_and_failures() -> None:
     A count, -1 and a share of the items are accepted as limits of failures.
     """
     with ThreadPoolExecutor(1) as threads:
-        for executor, op in itertools.product((threads, _Workers()), (_plain, _counting, {1: 2}, _Called())):
+        executors: list[Any] = [threads, _Workers()]
+        ops: list[Any] = [_plain, _counting, {1: 2}, _Called()]
+        for executor, op in itertools.product(executors, ops):
             assert Pipe(op, executor=executor).executor is executor
     for most in (0, 5, -1, Fraction(0), Fraction(1, 100), Fraction(1)):
         assert Pipe(_plain, max_failures=most).max_failures == most

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -30,37 +30,9 @@ async def _async_two(item: int, size: int) -> int:
     return item + size
 
 
-class _Called:
-    def __call__(self, item: int, size: int) -> int:
-        return item + size
-
-    def method(self, item: int, size: int) -> int:
-        return item + size
-
-    @staticmethod
-    def static() -> int:
-        return 0
-
-    @classmethod
-    def of_class(cls) -> int:
-        return 0
-
-
-class _CalledStatically:
-    @staticmethod
-    def __call__(item: int) -> int:
-        return item
-
-
-class _CalledStaticallyForTwo:
-    @staticmethod
-    def __call__(item: int, size: int) -> int:
-        return item + size
-
-
-class _MadeOfTwo:
-    def __init__(self, item: int, size: int) -> None:
-        self.both = item, size
+def _class(*bases: type, **methods: Any) -> Any:
+    """Return a class with these methods."""
+    return type("Made", bases, methods)
 
 
 class _Pair(NamedTuple):
@@ -76,20 +48,6 @@ class _Single(NamedTuple):
 class _Record:
     item: int
     size: int = 1
-
-
-class _Empty:
-    pass
-
-
-class _Made(type):
-    def __call__(cls, *items: int) -> int:
-        return len(items)
-
-
-class _ByMetaclass(metaclass=_Made):
-    def __init__(self, item: int, size: int) -> None:
-        self.both = item, size
 
 
 class _Color(enum.Enum):
@@ -114,19 +72,32 @@ def _stating(function: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
+def _take_two(_: object, item: object, size: object) -> None:
+    del item, size
+
+
+_called = _class(
+    __call__=lambda _, item, size: (item, size),
+    method=lambda _, item, size: (item, size),
+    static=staticmethod(lambda: 0),
+    of_class=classmethod(lambda _: 0),
+)
+_made_of_two = _class(__init__=_take_two)
+_by_metaclass = _class(type, __call__=lambda _, *items: len(items))("Made", (), vars(_made_of_two).copy())
+
 REFUSED: list[Any] = [
-    *(_two, _by_keyword, _async_two, lambda: 0, _Called(), _Called().method, _Called.static, _Called.of_class),
-    *(_CalledStaticallyForTwo(), _MadeOfTwo, _Pair, _Empty, os.getcwd, "a".upper, functools.partial(_two)),
-    *(functools.partial(_by_keyword), functools.partial(_two, 1, 2)),
-    *(functools.partial(functools.partial(_two, 1), size=2), functools.partial(cast("Any", _Called()), strange=1)),
+    *(_two, _by_keyword, _async_two, lambda: 0, _called(), _called().method, _called.static, _called.of_class),
+    *(_class(__call__=staticmethod(_two))(), _made_of_two, _Pair, _class(), os.getcwd, "a".upper),
+    *(functools.partial(_two), functools.partial(_by_keyword), functools.partial(_two, 1, 2)),
+    *(functools.partial(functools.partial(_two, 1), size=2), functools.partial(_called(), strange=1)),
     *(functools.partial(len, "a"),),
 ]
 ACCEPTED: list[Any] = [
     *(len, int, str, print, str.upper, dict.fromkeys, dict[int, int]().get, max, np.sqrt, np.asarray),
     *(operator.itemgetter(0), re.compile("a").match, functools.lru_cache(abs), functools.lru_cache(_injecting(_two))),
-    *(_injecting(_two), _stating(_two), _CalledStatically(), _Single, _Record, _ByMetaclass, _Color, Mock()),
+    *(_injecting(_two), _stating(_two), _class(__call__=staticmethod(abs))(), _Single, _Record, _Color, Mock()),
     *(functools.partial(_two, 1), functools.partial(_two, size=1), functools.partial(_by_keyword, size=1)),
-    *(functools.partial(functools.partial(_two), size=2), functools.partial(_Called().method, 3)),
+    *(functools.partial(functools.partial(_two), size=2), functools.partial(_called().method, 3), _by_metaclass),
     *(functools.partial(_Pair, size=3), lambda *items: len(items), lambda item, size=1: item + size),
 ]
 
@@ -161,46 +132,37 @@ class _Collector:
         return None
 
 
-class _NeedsSize(_Collector):
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+def _need_size(_: object, size: int) -> None:
+    del size
 
 
-class _FlushesFor(_Collector):
-    def flush(self, reason: str) -> int | None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - wrong
-        del reason
-        return None
-
-
-class _AccumulatesTwo(_Collector):
-    def accumulate(self, item: int, other: int, /) -> int | None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - wrong
-        return item + other
-
-
-class _FlushesLater:
-    def accumulate(self, item: int, /) -> int | None:
-        return item
-
-    async def flush(self) -> int | None:
-        return None
+async def _flush_later(_: object) -> None:
+    pass
 
 
 def test_aggregators() -> None:
     """An aggregator whose methods, or whose factory, can't be called as a stage calls them is refused."""
     no_argument = "an aggregator's factory is called with no argument"
     is_async = "the methods of an aggregator are plain functions; got an async flush of"
+    later = _class(accumulate=lambda _, item: item, flush=_flush_later)
+    needs_size = _class(_Collector, __init__=_need_size)
     unfit: list[tuple[Any, str]] = [
-        *((_NeedsSize, no_argument), (lambda size: _Collector(size), no_argument)),
-        *((_FlushesFor(), "flush is called with no argument"), (_FlushesLater(), is_async), (_FlushesLater, is_async)),
-        *((_AccumulatesTwo(), "accumulate is called with one argument"),),
+        *((needs_size, no_argument), (lambda size: _Collector(size), no_argument), (later(), is_async)),
+        *((_class(_Collector, flush=lambda _, reason: reason)(), "flush is called with no argument"),),
+        *(
+            (
+                _class(_Collector, accumulate=lambda _, item, other: (item, other))(),
+                "accumulate is called with one argument",
+            ),
+        ),
+        (later, is_async),
     ]
     for given, message in unfit:
         with pytest.raises(UsageError, match=message):
             Aggregate(given)
-    kinds: dict[str, Any] = {"later": _FlushesLater}
-    unseen: Aggregate[int] = Aggregate(lambda: kinds["later"]())
+    unseen: Aggregate[int] = Aggregate(lambda: later())
     with pytest.raises(UsageError, match="got an async flush of"):  # when a pass uses it
         unseen.open()
-    fit: list[Any] = [_Collector, _Collector(3), functools.partial(_NeedsSize, 3), lambda size=3: _Collector(size)]
+    fit: list[Any] = [_Collector, _Collector(3), functools.partial(needs_size, 3), lambda size=3: _Collector(size)]
     for given in fit:
         assert Aggregate(given).open().accumulate(5) == 5
