@@ -9,7 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -28,16 +28,11 @@ from tests.pipeline.running.test_signal_handlers import InterruptedError_, Timer
 THREADS = st.integers(1, 3)
 
 
-def expected_of(graph: Graph) -> list[Any]:
-    """Return the items of one pass of the reference."""
-    return evaluate(graph)[0]
-
-
 def is_prefix(found: list[Any], whole: list[Any], graph: Graph) -> bool:
     """Return whether items are a prefix of a pass, or, if its order is free, a part of it."""
     if graph.is_ordered():
         return found == whole[: len(found)]
-    return Counter(flattened(found)) <= Counter(flattened(expected_of(graph.intact())))
+    return Counter(flattened(found)) <= Counter(flattened(evaluate(graph.intact())[0]))
 
 
 @given(
@@ -52,7 +47,7 @@ def test_left_early(graph: Graph, threads: int, counts: list[int], *, continuous
 
     Of a continuous source they read pass after pass, each complete, and no item twice.
     """
-    whole = expected_of(graph)
+    whole = evaluate(graph)[0]
     with build_pipeline(configured(replace(graph, continuous=continuous)), num_threads=threads).auto_stop() as pipeline:
         at = 0
         for number, count in enumerate(counts):
@@ -74,14 +69,13 @@ def test_left_early(graph: Graph, threads: int, counts: list[int], *, continuous
     after=st.integers(0, 60),
     continuous=st.booleans(),
     wait=st.booleans(),
-    data=st.data(),
+    by_get_item=st.booleans(),
 )
 def test_stopped_from_another_thread(
-    graph: Graph, threads: int, after: int, data: Any, *, continuous: bool, wait: bool
+    graph: Graph, threads: int, after: int, *, continuous: bool, wait: bool, by_get_item: bool
 ) -> None:
     """After a stop at any moment, the reader has read the whole pass, or gets a ClosedError or the failure."""
     graph = replace(graph, continuous=continuous)
-    by_get_item: bool = data.draw(st.booleans())
     whole, failure = evaluate(graph)
     pipeline = build_pipeline(configured(graph), num_threads=threads)
     read_some, done = threading.Semaphore(0), threading.Event()
@@ -95,21 +89,21 @@ def test_stopped_from_another_thread(
 
     stopper = threading.Thread(target=stop)
     found: list[Any] = []
-    with ExitStack() as leaving:
-        leaving.callback(pipeline.stop)
-        leaving.callback(stopper.join)
-        leaving.callback(read_some.release)
-        leaving.callback(done.set)
-        pipeline.start()
-        items = items_of(pipeline, by_get_item=by_get_item)
-        stopper.start()
-        error: Exception | None = None
-        try:
-            for item in items:
-                found.append(item)
-                read_some.release()
-        except (ClosedError, PipelineFailure) as raised:
-            error = raised
+    error: Exception | None = None
+    pipeline.start()
+    items = _one_by_one(pipeline) if by_get_item else pipeline.get_iterator(timeout=PATIENCE_SECONDS)
+    stopper.start()
+    try:
+        for item in items:
+            found.append(item)
+            read_some.release()
+    except (ClosedError, PipelineFailure) as raised:
+        error = raised
+    finally:
+        done.set()
+        read_some.release()
+        stopper.join()
+        pipeline.stop()
     assert pipeline.state == "stopped"
     assert is_prefix(found, whole, graph)
     match error:
@@ -122,13 +116,7 @@ def test_stopped_from_another_thread(
             assert isinstance(error.__cause__, BrokenError)
 
 
-def items_of(pipeline: Pipeline[Any], *, by_get_item: bool) -> Iterator[Any]:
-    """Return an iterator over the items of the current pass."""
-    return one_by_one(pipeline) if by_get_item else pipeline.get_iterator(timeout=PATIENCE_SECONDS)
-
-
-def one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
-    """Yield the items that `get_item` returns."""
+def _one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
     with suppress(EOFError):
         while True:
             yield pipeline.get_item(timeout=PATIENCE_SECONDS)
@@ -146,12 +134,9 @@ def test_interrupted_by_a_signal_handler(graph: Graph, threads: int, delays: lis
     """A handler that raises at random moments of two passes doesn't change the items that are read."""
     graph = replace(graph, continuous=continuous)
     whole, failure = evaluate(graph)
-    with ExitStack() as leaving:
-        pipeline = build_pipeline(configured(graph), num_threads=threads)
-        leaving.callback(pipeline.stop)
-        timer = leaving.enter_context(interrupting())
-        for _ in range(2):
-            pipeline.start() if pipeline.state != "running" else None
+    with build_pipeline(configured(graph), num_threads=threads).auto_stop() as pipeline, interrupting() as timer:
+        for number in range(2):
+            pipeline.start() if number and pipeline.state != "running" else None
             found, failed = read_interrupted(pipeline, timer, delays)
             assert found == whole
             assert (failed is None) == (failure is None)

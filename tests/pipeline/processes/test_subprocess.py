@@ -125,6 +125,8 @@ def test_a_continuous_source_is_begun_one_pass_ahead(tmp_path: Path) -> None:
 
 def test_large_arrays() -> None:
     """Large arrays arrive complete, as views that aren't overwritten while they are kept."""
+    one: Any = None
+    other: Any = None
     with started(range(20), ops.image).auto_stop() as pipeline:
         numbers: list[int] = []
         for one, other in itertools.pairwise(pipeline):

@@ -239,12 +239,14 @@ class _SlowlyOpened:
         return _Endless(self._opened)
 
 
-@pytest.mark.parametrize("build", [over, lambda iterable: over([iterable]).disaggregate()])
-def test_stopped_while_an_iterator_is_opened(build: Callable[[Any], PipelineBuilder]) -> None:
+@pytest.mark.parametrize("as_item", [False, True])
+def test_stopped_while_an_iterator_is_opened(*, as_item: bool) -> None:
     """An iterator, of a source or of an item, that is made while the pipeline stops is closed."""
     opened = _Opened()
     with gate() as opening:
-        pipeline = build(_SlowlyOpened(opened, opening)).add_sink().build(num_threads=1)
+        slow = _SlowlyOpened(opened, opening)
+        builder = over([slow]).disaggregate() if as_item else over(slow)
+        pipeline = builder.add_sink().build(num_threads=1)
         pipeline.start()
         opening.wait_until(lambda now: now.inside == 1)
         pipeline.stop(wait=False)

@@ -134,15 +134,15 @@ def _stop_with_a_timeout(pipeline: Pipeline) -> None:
         pipeline.stop(timeout=0.01)
 
 
+ENDS: list[tuple[Callable[[Pipeline], object], str, bool]] = [
+    (_stop_with_a_timeout, "the pipeline was stopped", False),
+    (lambda pipeline: pipeline.stop(wait=False), "the pipeline was stopped", True),
+    (iter, "this pass has ended for this reader", False),
+]
+
+
 @pytest.mark.parametrize("read", READINGS)
-@pytest.mark.parametrize(
-    ("end", "message", "continuous"),
-    [
-        (_stop_with_a_timeout, "the pipeline was stopped", False),
-        (lambda pipeline: pipeline.stop(wait=False), "the pipeline was stopped", True),
-        (iter, "this pass has ended for this reader", False),
-    ],
-)
+@pytest.mark.parametrize(("end", "message", "continuous"), ENDS)
 def test_ended_from_another_thread(
     read: Callable[[Pipeline], Pass], end: Callable[[Pipeline], object], message: str, *, continuous: bool
 ) -> None:
@@ -342,45 +342,49 @@ ACTIONS = st.lists(
 )
 
 
-class _Model:
-    """A model of a pipeline: the position of the next item in the source."""
+class _Both:
+    """A pipeline and its model, the position of the next item in the source, on which the same methods are called."""
 
-    def __init__(self, *, continuous: bool) -> None:
+    def __init__(self, pipeline: Pipeline, *, continuous: bool) -> None:
+        self._pipeline = pipeline
         self._continuous = continuous
-        self.position: int | None = None  # None: the pipeline doesn't run
+        self._position: int | None = None  # None: the pipeline doesn't run
         self.is_stopped = False
 
-    def start(self) -> bool:
-        """Start a pass if none runs; return whether that was allowed."""
-        if self.position is not None:
+    def start(self) -> None:
+        if self._position == len(SOURCE):  # the pipeline may be "running" or "done"
+            return
+        if self._position is not None:
+            with pytest.raises(UsageError):
+                self._pipeline.start()
+            return
+        self._pipeline.start()
+        self._position, self.is_stopped = 0, False
+
+    def stop(self, *, wait: bool) -> None:
+        self._pipeline.stop(wait=wait)
+        self._position, self.is_stopped = None, True
+
+    def get(self) -> bool:
+        """Get an item, and return whether there was one; after its end a continuous source starts the next pass."""
+        position: int = self._position or 0
+        if self.is_stopped or position == len(SOURCE):
+            with pytest.raises(ClosedError if self.is_stopped else EOFError):
+                self._pipeline.get_item(timeout=PATIENCE_SECONDS)
+            self._position = 0 if self._continuous and not self.is_stopped else self._position
             return False
-        self.position = 0
-        self.is_stopped = False
+        assert self._pipeline.get_item(timeout=PATIENCE_SECONDS) == SOURCE[position]
+        self._position = position + 1
         return True
 
-    def stop(self) -> None:
-        self.position = None
-        self.is_stopped = True
-
-    def get(self) -> int | None:
-        """Return the next item, or None at the end of a pass, after which a continuous source starts the next one."""
-        position: int = self.position or 0
-        if position == len(SOURCE):
-            self.position = 0 if self._continuous else position
-            return None
-        self.position = position + 1
-        return SOURCE[position]
-
-    def read(self, count: int) -> list[int]:
-        """Return at most `count` items of the pass that a new `for` reads; if there are fewer, its end was read."""
-        self.is_stopped = False
-        position: int = self.position or 0
+    def read(self, count: int) -> None:
+        """Read at most `count` items by a new `for`; if there are fewer, the end of their pass was read, too."""
+        position: int = self._position or 0
         begin = position if self._continuous and position < len(SOURCE) else 0
-        items = SOURCE[begin : begin + count]
-        self.position = begin + len(items)
-        if len(items) < count:
-            self.get()
-        return items
+        expected = SOURCE[begin : begin + count]
+        assert [*itertools.islice(self._pipeline, count)] == expected
+        self.is_stopped = False
+        self._position = 0 if self._continuous and len(expected) < count else begin + len(expected)
 
 
 @given(actions=ACTIONS, continuous=st.booleans(), threads=st.integers(1, 2))
@@ -388,50 +392,19 @@ def test_a_pipeline_equals_its_model(actions: list[str], threads: int, *, contin
     """Started, stopped and read in any order, a pipeline returns the items of the model."""
     builder = over(SOURCE, continuous=continuous).pipe(abs, concurrency=2, output_order="input", max_items=2)
     pipeline = builder.add_sink(2).build(num_threads=threads)
-    model = _Model(continuous=continuous)
+    both = _Both(pipeline, continuous=continuous)
     for action in actions:
-        _act(pipeline, model, action)
-        assert (pipeline.state == "stopped") == model.is_stopped
+        match action:
+            case "start":
+                both.start()
+            case "stop" | "stop at once":
+                both.stop(wait=action == "stop")
+            case "pass" | "leave":
+                both.read(len(SOURCE) + 1 if action == "pass" else 7)
+            case "get":
+                both.get()
+            case _:
+                while both.get():
+                    pass
+        assert (pipeline.state == "stopped") == both.is_stopped
     pipeline.stop()
-
-
-def _act(pipeline: Pipeline, model: _Model, action: str) -> None:
-    match action:
-        case "start":
-            _start(pipeline, model)
-        case "stop" | "stop at once":
-            pipeline.stop(wait=action == "stop")
-            model.stop()
-        case "pass":
-            assert [*pipeline] == model.read(len(SOURCE) + 1)
-        case "leave":
-            assert [*itertools.islice(pipeline, 7)] == model.read(7)
-        case "get":
-            _get(pipeline, model)
-        case _:
-            while _get(pipeline, model):
-                pass
-
-
-def _start(pipeline: Pipeline, model: _Model) -> None:
-    if model.position == len(SOURCE):  # the pipeline may be "running" or "done"
-        return
-    if model.start():
-        pipeline.start()
-    else:
-        with pytest.raises(UsageError):
-            pipeline.start()
-
-
-def _get(pipeline: Pipeline, model: _Model) -> bool:
-    if model.is_stopped:
-        with pytest.raises(ClosedError):
-            pipeline.get_item(timeout=PATIENCE_SECONDS)
-        return False
-    expected = model.get()
-    if expected is not None:
-        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == expected
-        return True
-    with pytest.raises(EOFError):
-        pipeline.get_item(timeout=PATIENCE_SECONDS)
-    return False

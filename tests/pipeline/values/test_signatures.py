@@ -72,18 +72,23 @@ def _stating(function: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
+def _any_number(*items: int) -> int:
+    return len(items)
+
+
+def _with_default(item: int, size: int = 1) -> int:
+    return item + size
+
+
 def _take_two(_: object, item: object, size: object) -> None:
     del item, size
 
 
 _called = _class(
-    __call__=lambda _, item, size: (item, size),
-    method=lambda _, item, size: (item, size),
-    static=staticmethod(lambda: 0),
-    of_class=classmethod(lambda _: 0),
+    __call__=_take_two, method=_take_two, static=staticmethod(lambda: 0), of_class=classmethod(lambda _: 0)
 )
 _made_of_two = _class(__init__=_take_two)
-_by_metaclass = _class(type, __call__=lambda _, *items: len(items))("Made", (), vars(_made_of_two).copy())
+_by_metaclass = _class(type, __call__=_any_number)("Made", (), {"__init__": _take_two})
 
 REFUSED: list[Any] = [
     *(_two, _by_keyword, _async_two, lambda: 0, _called(), _called().method, _called.static, _called.of_class),
@@ -98,7 +103,7 @@ ACCEPTED: list[Any] = [
     *(_injecting(_two), _stating(_two), _class(__call__=staticmethod(abs))(), _Single, _Record, _Color, Mock()),
     *(functools.partial(_two, 1), functools.partial(_two, size=1), functools.partial(_by_keyword, size=1)),
     *(functools.partial(functools.partial(_two), size=2), functools.partial(_called().method, 3), _by_metaclass),
-    *(functools.partial(_Pair, size=3), lambda *items: len(items), lambda item, size=1: item + size),
+    *(functools.partial(_Pair, size=3), _any_number, _with_default),
 ]
 
 
@@ -132,8 +137,12 @@ class _Collector:
         return None
 
 
-def _need_size(_: object, size: int) -> None:
-    del size
+def _collecting(size: int) -> _Collector:
+    return _Collector(size)
+
+
+def _take_one(_: object, item: object) -> None:
+    del item
 
 
 async def _flush_later(_: object) -> None:
@@ -144,14 +153,14 @@ def test_aggregators() -> None:
     """An aggregator whose methods, or whose factory, can't be called as a stage calls them is refused."""
     no_argument = "an aggregator's factory is called with no argument"
     is_async = "the methods of an aggregator are plain functions; got an async flush of"
-    later = _class(accumulate=lambda _, item: item, flush=_flush_later)
-    needs_size = _class(_Collector, __init__=_need_size)
+    later = _class(accumulate=_take_one, flush=_flush_later)
+    needs_size = _class(_Collector, __init__=_take_one)
     unfit: list[tuple[Any, str]] = [
-        *((needs_size, no_argument), (lambda size: _Collector(size), no_argument), (later(), is_async)),
-        *((_class(_Collector, flush=lambda _, reason: reason)(), "flush is called with no argument"),),
+        *((needs_size, no_argument), (_collecting, no_argument), (later(), is_async)),
+        *((_class(_Collector, flush=_take_one)(), "flush is called with no argument"),),
         *(
             (
-                _class(_Collector, accumulate=lambda _, item, other: (item, other))(),
+                _class(_Collector, accumulate=_take_two)(),
                 "accumulate is called with one argument",
             ),
         ),
@@ -163,6 +172,11 @@ def test_aggregators() -> None:
     unseen: Aggregate[int] = Aggregate(lambda: later())
     with pytest.raises(UsageError, match="got an async flush of"):  # when a pass uses it
         unseen.open()
-    fit: list[Any] = [_Collector, _Collector(3), functools.partial(needs_size, 3), lambda size=3: _Collector(size)]
+    fit: list[Any] = [
+        _Collector,
+        _Collector(3),
+        functools.partial(needs_size, 3),
+        functools.partial(_collecting, size=3),
+    ]
     for given in fit:
         assert Aggregate(given).open().accumulate(5) == 5
