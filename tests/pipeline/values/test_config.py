@@ -103,13 +103,6 @@ class _Sums:
         return total or None
 
 
-class _Total:
-    """A class that is called with an item."""
-
-    def __init__(self, item: int) -> None:
-        self.item = item
-
-
 class _Workers:
     """An executor that is a value: it has a number of processes."""
 
@@ -368,7 +361,7 @@ def test_the_text_of_a_pipeline() -> None:
 
 LOCATED: list[tuple[Any, Any]] = [
     *((_plain, _plain), (functools.partial(_awaited), _awaited), (_wrapped, _plain), (_Called(), _Called.__call__)),
-    *((_CalledAsync().method, _CalledAsync.method), (_Total, _Total.__init__)),
+    *((_CalledAsync().method, _CalledAsync.method), (_MadeOf, _MadeOf.__init__)),
 ]
 
 
