@@ -9,17 +9,15 @@ from typing import Literal
 import pytest
 
 from penstock.errors import PipelineFailure, WorkerError
-from penstock.pipeline import PipelineBuilder, ProcessExecutor
+from penstock.pipeline import ProcessExecutor
 from tests.pipeline.processes import ops
-from tests.promptness import PATIENCE_SECONDS
+from tests.pipeline.running.reading import PATIENCE_SECONDS, items_of, over
 
 
 def test_values_without_end(tmp_path: Path) -> None:
     """An endless generator yields values; the next pass closes it in its process, and a stop ends the process."""
-    builder = (
-        PipelineBuilder().add_source([0]).pipe(partial(ops.endless, tmp_path), executor=ProcessExecutor(1)).add_sink(2)
-    )
-    pipeline = builder.build(num_threads=1)
+    builder = over([0]).pipe(partial(ops.endless, tmp_path), executor=ProcessExecutor(1))
+    pipeline = builder.add_sink(2).build(num_threads=1)
     assert [pipeline.get_item(timeout=PATIENCE_SECONDS) for _ in range(2500)] == [*range(2500)]
     assert not (tmp_path / "closed").exists()
     again = pipeline.get_iterator(timeout=PATIENCE_SECONDS)  # ends the pass above
@@ -32,11 +30,8 @@ def test_values_without_end(tmp_path: Path) -> None:
 def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input", "completion"]) -> None:
     """A generator that waits for room occupies no process, so the next stage can use the same one."""
     executor = ProcessExecutor(1)
-    builder = PipelineBuilder().add_source([100, 70, 0, 5])
-    builder.pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
-    builder.pipe(ops.double, executor=executor, max_items=1)
-    with builder.add_sink(1).build(num_threads=1).auto_stop() as pipeline:
-        found = [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
+    builder = over([100, 70, 0, 5]).pipe(ops.up_to, executor=executor, concurrency=2, output_order=order)
+    found = items_of(builder.pipe(ops.double, executor=executor, max_items=1), sink=1)
     expected = [2 * number for count in (100, 70, 0, 5) for number in range(count)]
     assert sorted(found) == sorted(expected)
     if order == "input":
@@ -47,16 +42,15 @@ def test_a_generator_and_the_next_stage_share_one_process(order: Literal["input"
 def test_a_death_in_a_repeatable_generator(tmp_path: Path, at: int) -> None:
     """An item whose process died starts again in another process, and each of its values is delivered once."""
     op = partial(ops.die_once, tmp_path, 5, at)
-    builder = PipelineBuilder().add_source(range(3))
+    builder = over(range(3))
     builder.pipe(op, executor=ProcessExecutor(2), concurrency=2, output_order="input", repeatable=True)
-    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
-        assert [*pipeline] == [(item, number) for item in range(3) for number in range(5)]
+    assert items_of(builder) == [(item, number) for item in range(3) for number in range(5)]
 
 
 def test_a_death_in_a_generator(tmp_path: Path) -> None:
     """The values of earlier steps are delivered; the item fails with the crash, and other items continue."""
     op = partial(ops.die_once, tmp_path, 4, 2)
-    builder = PipelineBuilder().add_source([7, 7]).pipe(op, executor=ProcessExecutor(1), name="op").add_sink()
+    builder = over([7, 7]).pipe(op, executor=ProcessExecutor(1), name="op").add_sink()
     with builder.build(num_threads=1, max_failures=1).auto_stop() as pipeline:
         assert [*pipeline] == [(7, 0), (7, 1), *((7, number) for number in range(4))]
         (dropped,) = pipeline.dropped()
@@ -69,7 +63,7 @@ def test_values_before_a_failure_are_delivered(kind: str) -> None:
     """Values before an exception are delivered; one that can't be pickled fails alone."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         executor = ProcessExecutor(1) if kind == "ours" else pool
-        builder = PipelineBuilder().add_source([1, 2]).pipe(ops.raise_late, executor=executor).add_sink()
+        builder = over([1, 2]).pipe(ops.raise_late, executor=executor).add_sink()
         with builder.build(num_threads=1, max_failures=2).auto_stop() as pipeline:
             iterator = iter(pipeline)
             assert [next(iterator), next(iterator)] == [1, 2]
@@ -80,6 +74,5 @@ def test_values_before_a_failure_are_delivered(kind: str) -> None:
 
 def test_values_without_a_size() -> None:
     """Values whose size can't be computed arrive like others."""
-    builder = PipelineBuilder().add_source([7]).pipe(ops.without_sizes, executor=ProcessExecutor(1)).add_sink()
-    with builder.build(num_threads=1).auto_stop() as pipeline:
-        assert [type(value) for value in pipeline] == [ops.NoNbytes] * 7
+    values = items_of(over([7]).pipe(ops.without_sizes, executor=ProcessExecutor(1)))
+    assert [type(value) for value in values] == [ops.NoNbytes] * 7
