@@ -8,12 +8,14 @@ still equal once they are flattened.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from penstock.pipeline import SKIP, Aggregate, Disaggregate, Merge, PathVariants, Pipe, PipelineConfig, Sink, Source
 from tests.pipeline.running.reading import Again
 
 Kind = Literal["sync", "async", "generator", "async generator", "lookup"]
+KINDS: list[Kind] = ["sync", "async", "generator", "async generator", "lookup"]
 MAX_ITEMS = 1000
 
 
@@ -192,7 +194,7 @@ def _built(stage: StageValue) -> Any:
     match stage:
         case Step():
             return Pipe(
-                _FUNCTIONS[stage.kind](stage),
+                _op_of(stage),
                 concurrency=stage.concurrency,
                 name=stage.name,
                 output_order=stage.order,
@@ -242,57 +244,19 @@ def origin_of(item: Any) -> int:
     return item % MAX_ITEMS if isinstance(item, int) else 0
 
 
-def _check(item: Any, step: Step) -> None:
+def outputs_of(step: Step, item: Any) -> Iterator[Any]:
+    """Yield a step's outputs for an item, up to its failure; some may be SKIP."""
+    copies = 1
+    if "generator" in step.kind:
+        copies = 2 if isinstance(item, list) else origin_of(item) % 3
+    output = changed(item, step)
+    if copies == 2:
+        yield output
     for leaf in flattened(item):
         if leaf is not None and origin_of(leaf) in step.fails_at:
             raise BrokenError(leaf)
-
-
-def _sync(step: Step) -> Callable[[Any], Any]:
-    def apply(item: Any) -> Any:
-        _check(item, step)
-        return changed(item, step)
-
-    return apply
-
-
-def outputs_of(step: Step) -> Callable[[Any], Iterator[Any]]:
-    """Return a function from an item to the step's outputs."""
-    if "generator" in step.kind:
-        return _generator(step)
-    return lambda item: map(_sync(step), [item])
-
-
-def _async(step: Step) -> Any:
-    async def apply(item: Any) -> Any:
-        for _ in range(origin_of(item) * 7 % 5):
-            await asyncio.sleep(0)
-        return _sync(step)(item)
-
-    return apply
-
-
-def _generator(step: Step) -> Callable[[Any], Iterator[Any]]:
-    def generate(item: Any) -> Iterator[Any]:
-        copies = 2 if isinstance(item, list) else origin_of(item) % 3
-        output = changed(item, step)
-        if copies == 2 and output is not SKIP:
-            yield output
-        _check(item, step)
-        if copies > 0 and output is not SKIP:
-            yield output
-
-    return generate
-
-
-def _async_generator(step: Step) -> Any:
-    async def generate(item: Any) -> AsyncIterator[Any]:
-        for output in _generator(step)(item):
-            yield output
-            for _ in range(origin_of(item) * 5 % 3):
-                await asyncio.sleep(0)
-
-    return generate
+    if copies > 0:
+        yield output
 
 
 class _Lookup:
@@ -303,38 +267,47 @@ class _Lookup:
         return self._function(item)
 
 
-_FUNCTIONS: dict[Kind, Callable[[Step], Any]] = {
-    "sync": _sync,
-    "async": _async,
-    "generator": _generator,
-    "async generator": _async_generator,
-    "lookup": lambda step: _Lookup(_sync(step)),
-}
-KINDS: list[Kind] = [*_FUNCTIONS]
+def of_kind(
+    kind: Kind,
+    function: Callable[[Any], Any],
+    outputs: Callable[[Any], Iterator[Any]] | None = None,
+    waits: Callable[[Any], int] = lambda _: 1,
+) -> Any:
+    """Return an op of a kind that calls the function for each item.
 
-
-def of_kind(kind: Kind, function: Callable[[Any], Any]) -> Any:
-    """Return an op of a kind that calls the function for each item."""
-
-    async def run_async(item: Any) -> Any:
-        await asyncio.sleep(0)
-        return function(item)
+    If it is a generator, it may have other outputs; if it is async, it gives way to other tasks some times.
+    """
 
     def generate(item: Any) -> Iterator[Any]:
-        yield function(item)
+        if outputs is not None:
+            yield from outputs(item)
+        else:
+            yield function(item)
+
+    async def run_async(item: Any) -> Any:
+        for _ in range(waits(item)):
+            await asyncio.sleep(0)
+        return function(item)
 
     async def generate_async(item: Any) -> AsyncIterator[Any]:
-        await asyncio.sleep(0)
-        yield function(item)
+        for output in generate(item):
+            for _ in range(waits(item)):
+                await asyncio.sleep(0)
+            yield output
 
-    kinds: dict[Kind, Any] = {
+    ops: dict[Kind, Any] = {
         "sync": function,
         "async": run_async,
         "generator": generate,
         "async generator": generate_async,
         "lookup": _Lookup(function),
     }
-    return kinds[kind]
+    return ops[kind]
+
+
+def _op_of(step: Step) -> Any:
+    outputs = partial(outputs_of, step)
+    return of_kind(step.kind, lambda item: next(outputs(item)), outputs, lambda item: origin_of(item) * 7 % 5)
 
 
 def changed(item: Any, step: Step) -> Any:

@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.pipeline import SKIP
@@ -147,7 +148,7 @@ def _through(stage: _Stage, items: Iterator[Any]) -> Iterator[Any]:
 
 class _Call:
     def __init__(self, stage: Step | Ungroup, run: _Run, prefix: str) -> None:
-        self._outputs_of: Any = iter if isinstance(stage, Ungroup) else outputs_of(stage)
+        self._outputs_of: Any = iter if isinstance(stage, Ungroup) else partial(outputs_of, stage)
         self._name = None if isinstance(stage, Ungroup) else f"{prefix}{stage.name}"
         self._run = run
 
