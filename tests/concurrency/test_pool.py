@@ -10,51 +10,38 @@ from typing import Any, Literal, assert_type, cast
 
 import pytest
 
-from penstock.concurrency import CompletionStream, Worker, WorkerPool
+from penstock.concurrency import Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, on_loop, on_loops, ready, run_on, settle
+from tests.concurrency.loops import on_loop, on_loops, ready, settle
+from tests.concurrency.workers import IN_PLACES
 
 pytestmark = pytest.mark.each_value
 
 Place = Literal["task", "thread", "process"]
 
-IN_PLACES = pytest.mark.parametrize("place", workers.PLACES)
-ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
-
 
 @IN_PLACES
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
 @on_loops
-async def test_one_worker_keeps_its_state(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
-    """One worker does all jobs in turn, in the place where it was started; leaving the scope waits for all of them."""
-    async with WorkerPool(worker, 1, place=place) as pool:
+async def test_one_worker_does_all_jobs_in_its_place(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
+    """It does them in turn, where it was started, and keeps its state; leaving the scope waits for all of them."""
+    async with WorkerPool(worker, 1, place=place, start_method="forkserver") as pool:
+        pid, thread = await pool.assign(os.getpid), await pool.assign(threading.get_ident)
         futures = [await pool.assign(number) for number in (1, 2, 3)]
     assert [future.result() for future in futures] == [1, 3, 6]
+    assert (pid.result() == os.getpid()) == (place != "process")
+    assert ((pid.result(), thread.result()) == (os.getpid(), threading.get_ident())) == (place == "task")
 
 
 @IN_PLACES
-def test_each_worker_has_its_own_place(place: Place) -> None:
-    """Workers in tasks are in this thread, those in threads in this process, those in processes in others."""
-
-    async def main() -> tuple[set[int], set[int]]:
-        async with WorkerPool(workers.Plain, 2, place=place) as pool:
-            pids = [await pool.assign(os.getpid) for _ in range(8)]
-            threads = [await pool.assign(threading.get_ident) for _ in range(8)]
-        return {future.result() for future in pids}, {future.result() for future in threads}
-
-    pids, threads = run_on("asyncio", main)
-    assert (os.getpid() in pids) == (place != "process")
-    assert (threading.get_ident() in threads) == (place == "task")
-
-
-@IN_PLACES
-def test_a_job_is_any_arguments(place: Place) -> None:
+@on_loop
+async def test_a_job_is_any_arguments(place: Place) -> None:
     """`run` gets the arguments of `assign`, positional and by name; wrong ones fail as in Python."""
     results: list[str] = []
 
-    async def main() -> None:
-        async with WorkerPool(workers.Formatter, 1, place=place) as pool:
+    async def scope() -> None:
+        async with WorkerPool(workers.Formatter, 1, place=place, start_method="forkserver") as pool:
             first = await pool.assign(1, 2)
             second = await pool.assign(1, 0, 3, 4, unit="kg")
             third = await pool.assign(2, digits=1)
@@ -63,22 +50,8 @@ def test_a_job_is_any_arguments(place: Place) -> None:
             results.extend([assert_type(first.result(), str), second.result(), third.result()])
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'units'"):
-        run_on("asyncio", main)
+        await scope()
     assert results == ["1.00 m", "1 kg 3 kg 4 kg", "2.0 m"]
-
-
-class Gated:
-    """A worker whose job is a future, for which it waits."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    async def run(self, job: asyncio.Future[Any]) -> Any:
-        """Wait for the job's future."""
-        return await job
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 @on_loop
@@ -86,12 +59,12 @@ async def test_cancelled_assigns_take_nothing() -> None:
     """A job whose `assign` was cancelled never runs; a worker that it had got goes to another caller."""
     done: list[Any] = []
     gate = asyncio.get_running_loop().create_future()
-    async with asyncio.TaskGroup() as tasks, WorkerPool(Gated, 1) as pool:
+    async with asyncio.TaskGroup() as tasks, WorkerPool(workers.Gated, 1) as pool:
         await pool.assign(gate)
         waiting = [tasks.create_task(pool.assign(ready(number))) for number in range(4)]
         await settle()
         waiting[0].cancel()
-        gate.set_result(None)
+        gate.set_result(0)
         waiting[1].get_loop().call_soon(waiting[1].cancel)
         await asyncio.sleep(0)
         done += [await (await assigned) for assigned in waiting[2:]]
@@ -99,24 +72,16 @@ async def test_cancelled_assigns_take_nothing() -> None:
     assert done in ([2, 3, True, True, False, False], [2, 3, True, False, False, False])
 
 
-FAILING = {
-    "make": workers.FailsAtMake,
-    "start": workers.FailsAtStart,
-    "run": workers.FailsAtRun,
-    "stop": workers.FailsAtStop,
-}
-
-
 @IN_PLACES
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-@pytest.mark.parametrize("method", FAILING)
+@pytest.mark.parametrize("make", [workers.Fails, workers.AsyncFails])
+@pytest.mark.parametrize("method", ["make", "start", "run", "stop"])
 @on_loop
-async def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_die_mode(
+    place: Place, make: Callable[[str], Worker[..., Any]], method: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Every `assign` and the scope raise the first exception, the same object, with one note; it isn't printed."""
-    failing = FAILING[method]
-    make: Callable[[], Worker[..., Any]] = functools.partial(workers.AsyncFails, failing) if asynchronous else failing
     seen: list[BaseException] = []
-    pool = WorkerPool(make, 2, place=place)
+    pool = WorkerPool(functools.partial(make, method), 2, place=place, start_method="forkserver")
 
     async def assign() -> None:
         try:
@@ -150,17 +115,21 @@ async def test_die_mode(place: Place, *, asynchronous: bool, method: str, capfd:
 @IN_PLACES
 @on_loops
 async def test_futures_hold_their_own_error(place: Place) -> None:
-    """The future of the failing job has the pool's exception; one raised from it leaves the scope instead."""
+    """The failing job's future has the pool's exception, each raise with the same traceback; one from it leaves."""
     causes: list[BaseException] = []
 
     async def scope() -> None:
-        async with WorkerPool(workers.Plain, 1, place=place) as pool:
+        async with WorkerPool(workers.Plain, 1, place=place, start_method="forkserver") as pool:
             future = await pool.assign(workers.odd)
             with pytest.raises(workers.OddError) as failed:
                 await future
-            with pytest.raises(workers.OddError) as refused:
-                await pool.assign(1)
-            assert failed.value is refused.value
+            depths: set[int] = set()
+            for _ in range(3):
+                with pytest.raises(workers.OddError) as refused:
+                    await pool.assign(1)
+                assert failed.value is refused.value
+                depths.add(len(refused.traceback))
+            assert len(depths) == 1
             causes.append(failed.value)
             raise LookupError from failed.value
 
@@ -169,160 +138,80 @@ async def test_futures_hold_their_own_error(place: Place) -> None:
     assert causes == [left.value.__cause__]
 
 
-@on_loop
-async def test_tracebacks_do_not_grow() -> None:
-    """However often the pool raises its exception, the traceback has the frames of one raise."""
-    pool, depths = WorkerPool(workers.Plain, 1), list[int]()
-
-    async def scope() -> None:
-        async with pool:
-            await pool.assign(workers.odd)
-            for _ in range(5):
-                with pytest.raises(workers.OddError) as failed:
-                    await pool.assign(1)
-                depths.append(len(failed.traceback))
-
-    with pytest.raises(workers.OddError):
-        await scope()
-    assert depths == depths[:1] * 5
+AWKWARD: list[tuple[BaseException, type[BaseException], str]] = [
+    (StopIteration(7), RuntimeError, "StopIteration"),
+    (asyncio.CancelledError(), WorkerError, "CancelledError"),
+    (GeneratorExit(), RuntimeError, "GeneratorExit"),
+    (BaseExceptionGroup("several", [workers.OddError("odd", 7), KeyboardInterrupt()]), BaseExceptionGroup, "several"),
+    (SystemExit(7), SystemExit, "7"),
+]
 
 
 @IN_PLACES
 @pytest.mark.parametrize("worker", [workers.Plain, workers.Async])
-def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
-    """An exception that futures can't hold, or that looks like a cancellation, arrives as another error."""
-
-    async def main(job: Callable[[], None]) -> BaseException:
-        with pytest.raises((WorkerError, RuntimeError)) as left:
-            async with WorkerPool(worker, 1, place=place) as pool:
-                await pool.assign(job)
-        return left.value
-
-    assert "StopIteration" in str(run_on("asyncio", functools.partial(main, workers.stop_iteration)))
-    assert "CancelledError" in str(run_on("asyncio", functools.partial(main, workers.cancelled)))
-    assert "GeneratorExit" in str(run_on("asyncio", functools.partial(main, workers.generator_exit)))
-
-
-@IN_PLACES
-def test_a_group_of_interrupts_arrives_as_any_exception(place: Place) -> None:
-    """It is no Exception, but the scope raises it as the worker has, with the note."""
-
-    async def main() -> None:
-        async with WorkerPool(workers.Plain, 1, place=place) as pool:
-            await (await pool.assign(workers.grouped))
-
-    with pytest.raises(BaseExceptionGroup) as left:
-        run_on("asyncio", main)
-    assert str(left.value).startswith("several")
-    assert "In worker 0, job 0 of the pool" in left.value.__notes__
-
-
-@pytest.mark.parametrize("place", ["thread", "process"])
 @on_loop
-async def test_exits_elsewhere_are_exceptions(place: Place) -> None:
-    """SystemExit in another thread or process doesn't end this one; it is the pool's exception."""
-    with pytest.raises(SystemExit) as left:
-        async with WorkerPool(workers.Plain, 1, place=place) as pool:
-            await pool.assign(workers.system_exit)
-    assert left.value.code == 7
+async def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[..., Any]]) -> None:
+    """One that futures can't hold, or that looks like a cancellation, arrives as another error; a group as itself.
+
+    A SystemExit in another thread or process doesn't end this one.
+    """
+    for raised, kind, text in AWKWARD[: -1 if place == "task" else None]:
+        with pytest.raises(kind, match=text) as left:
+            async with WorkerPool(worker, 1, place=place, start_method="forkserver") as pool:
+                await pool.assign(functools.partial(workers.raise_it, raised))
+        assert "In worker 0, job 0 of the pool" in left.value.__notes__
 
 
-@IN_PLACES
 @on_loop
-async def test_outside_of_the_scope(place: Place) -> None:
+async def test_outside_of_the_scope() -> None:
     """A pool runs nothing outside of its scope, is entered once, and refuses callers that wait when it is left."""
-    pool = WorkerPool(workers.Plain, 1, place=place)
+    pool = WorkerPool(workers.Plain, 1, place="thread")
     with pytest.raises(ClosedError, match="enter it first"):
         await pool.assign(1)
-    async with pool:
-        pass
-    with pytest.raises(ClosedError, match="scope was left"):
-        await pool.assign(1)
-    with pytest.raises(UsageError, match="entered once"):
-        await pool.__aenter__()
 
-    async with asyncio.TaskGroup() as tasks:
-        async with WorkerPool(workers.Plain, 1, place=place) as pool:
-            running = await pool.assign(1)
-            waiting = [tasks.create_task(refused(pool)) for _ in range(3)]
-            await asyncio.sleep(0)
-        assert running.result() == 1
-    assert all(task.result() for task in waiting)
-
-
-async def refused(pool: WorkerPool[..., Any]) -> bool:
-    """Return whether `assign` raises a ClosedError, now or after waiting."""
-    try:
+    async def assign_for_ever() -> None:
         while True:
             await (await pool.assign(1))
-    except ClosedError:
-        return True
+
+    async def refused() -> None:
+        with pytest.raises(ClosedError, match="scope was left"):
+            await assign_for_ever()
+
+    async with asyncio.TaskGroup() as tasks:
+        async with pool:
+            running = await pool.assign(1)
+            for _ in range(3):
+                tasks.create_task(refused())
+            await asyncio.sleep(0)
+        assert running.result() == 1
+    await refused()
+    with pytest.raises(UsageError, match="entered once"):
+        await pool.__aenter__()
 
 
 @on_loop
 async def test_a_cancelled_future_drops_the_result() -> None:
     """Cancelling a job's future doesn't affect the job, the worker or the pool."""
     gate = asyncio.get_running_loop().create_future()
-    async with WorkerPool(Gated, 1) as pool:
+    async with WorkerPool(workers.Gated, 1) as pool:
         dropped = await pool.assign(gate)
         dropped.cancel()
         await settle()
         gate.set_result(1)
-        assert await (await pool.assign(ready(2))) == 2
+        result = await (await pool.assign(ready(2)))
+        assert assert_type(result, int) == 2  # not the coroutine of the async `run`
 
 
-def test_wrong_arguments() -> None:
+@pytest.mark.parametrize(
+    ("make", "num_workers", "options", "message"),
+    [
+        (workers.Plain, 0, {}, "num_workers must be at least 1"),
+        (workers.Plain, 1, {"place": "moon"}, "place must be"),
+        (workers.Plain, 1, {"start_method": "fork"}, "start_method must be"),
+        (lambda: workers.Plain(), 1, {"place": "process"}, "make_worker must be picklable"),
+    ],
+)
+def test_wrong_arguments(make: Any, num_workers: int, options: Any, message: str) -> None:
     """Wrong arguments are refused before a worker starts."""
-    with pytest.raises(UsageError, match="num_workers must be at least 1"):
-        WorkerPool(workers.Plain, 0)
-    with pytest.raises(UsageError, match="place must be"):
-        WorkerPool(workers.Plain, 1, place=cast("Any", "moon"))
-    with pytest.raises(UsageError, match="start_method must be"):
-        WorkerPool(workers.Plain, 1, start_method=cast("Any", "fork"))
-    with pytest.raises(UsageError, match="make_worker must be picklable"):
-        WorkerPool(lambda: workers.Plain(), 1, place="process")
-
-
-class Length:
-    """A worker that returns the lengths of words."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def run(self, job: str) -> int:
-        """Return the word's length."""
-        return len(job)
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-
-class AsyncLength(Length):
-    """A worker that returns the lengths of words, with an async method."""
-
-    async def run(self, job: str) -> int:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride] - shorter
-        """Return the word's length."""
-        return len(job)
-
-
-@on_loop
-async def test_types() -> None:
-    """Type checkers infer the types of a pool's jobs and results from the worker's `run`, plain or async."""
-    async with WorkerPool(Length, 1) as plain, WorkerPool(AsyncLength, 1) as asynchronous:
-        assert assert_type(await (await plain.assign("four")), int) == 4
-        assert assert_type(await (await asynchronous.assign("seven")), int) == 5
-
-
-@on_loops
-async def test_results_as_they_complete() -> None:
-    """The futures of a pool can be put into a `CompletionStream`."""
-    async with WorkerPool(Gated, 2) as pool:
-        stream = CompletionStream[int]()
-        late = asyncio.get_running_loop().create_future()
-        for job in (late, ready(1), ready(2)):
-            stream.put(await pool.assign(job))
-        stream.stop()
-        reader = aiter(stream)
-        first = [await anext(reader), await anext(reader)]
-        late.set_result(0)
-        assert [*first, *[item async for item in reader]] == [1, 2, 0]
+    with pytest.raises(UsageError, match=message):
+        WorkerPool(make, num_workers, **options)

@@ -1,30 +1,36 @@
 """Workers in processes: crashes, signals, objects that can't be pickled, and parents that end."""
 
 import asyncio
+import functools
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 import pytest
 
-from penstock.concurrency import Worker, WorkerPool
+from penstock.concurrency import WorkerPool
 from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import LOOPS, on_loop, on_loops, run_on
-from tests.processes.helping import ends_promptly, watched
-from tests.programs.forked import outcome, script_outcome, started
+from tests.concurrency.loops import on_loop, on_loops, run_on
+from tests.processes.helping import ends_promptly, program, watched
+from tests.programs.forked import Program, outcome, script_outcome, started
 from tests.promptness import PATIENCE_SECONDS, is_prompt
 
 pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
-ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 SECONDS = 1.0  # in which a death must be reported
+
+
+def pool_of(make: Any, num_workers: int = 1) -> WorkerPool[..., Any]:
+    """Return a pool whose processes start in no time."""
+    return WorkerPool(make, num_workers, place="process", start_method="forkserver")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,7 @@ async def test_dying_in_a_job(job: Callable[[], None], exit_code: int, words: st
     seen: list[BaseException | None] = []
 
     async def scope() -> None:
-        async with WorkerPool(workers.Plain, 2, place="process") as pool:
+        async with pool_of(workers.Plain, 2) as pool:
             future = await pool.assign(job)
             await asyncio.wait([future])
             seen.append(future.exception())
@@ -50,40 +56,6 @@ async def test_dying_in_a_job(job: Callable[[], None], exit_code: int, words: st
     assert re.fullmatch(r"In worker \d, job 0 of the pool", left.value.__notes__[0])
 
 
-@pytest.mark.parametrize("busy", [False, True])
-@on_loops
-async def test_killed_from_outside(*, busy: bool) -> None:
-    """SIGKILL from another process is reported within a second, to a running job and to a waiting caller."""
-
-    async def while_idle() -> float:
-        async with WorkerPool(workers.Plain, 1, place="process") as pool:
-            pid = await (await pool.assign(os.getpid))
-            os.kill(pid, signal.SIGKILL)
-            killed_at = time.monotonic()
-            # Nothing runs: the pool notices by itself, without a call.
-            await asyncio.to_thread(wait_until_gone, pid)
-            await expect_death(pool)
-            return time.monotonic() - killed_at
-
-    async def while_busy() -> float:
-        async with WorkerPool(workers.Plain, 1, place="process") as pool, asyncio.TaskGroup() as tasks:
-            pid = await (await pool.assign(os.getpid))
-            job = await pool.assign(workers.wait_for_ever)
-            waiting = tasks.create_task(expect_death(pool))
-            await asyncio.sleep(0)
-            os.kill(pid, signal.SIGKILL)
-            killed_at = time.monotonic()
-            await asyncio.wait([job, waiting])
-            assert job.exception() is waiting.result()
-            return time.monotonic() - killed_at
-
-    began = time.monotonic()
-    with pytest.raises(WorkerError, match="was killed by SIGKILL") as left:
-        assert is_prompt(await (while_busy() if busy else while_idle()), SECONDS)
-    assert left.value.exit_code == -signal.SIGKILL
-    assert is_prompt(time.monotonic() - began, 20.0)
-
-
 async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
     """Return the exception of `assign`, which must fail."""
     try:
@@ -93,38 +65,62 @@ async def expect_death(pool: WorkerPool[..., Any]) -> BaseException:
         return error
 
 
-def wait_until_gone(pid: int) -> None:
-    """Wait until a child of this process has ended, and leave its exit code to other callers."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+@pytest.mark.parametrize("busy", [False, True])
+@on_loops
+async def test_killed_from_outside(*, busy: bool) -> None:
+    """SIGKILL from another process is reported within a second, to a running job and to a waiting caller."""
+    took: list[float] = []
+
+    async def scope() -> None:
+        async with pool_of(workers.Plain) as pool, asyncio.TaskGroup() as tasks:
+            pid = await (await pool.assign(os.getpid))
+            job = await pool.assign(workers.wait_for_ever) if busy else None
+            with watched(pid) as has_ended:
+                waiting = tasks.create_task(expect_death(pool)) if busy else None
+                await asyncio.sleep(0)
+                os.kill(pid, signal.SIGKILL)
+                killed_at = time.monotonic()
+                if job is None or waiting is None:  # nothing runs: the pool notices by itself, without a call
+                    await asyncio.to_thread(has_ended, PATIENCE_SECONDS)
+                    await expect_death(pool)
+                else:
+                    await asyncio.wait([job, waiting])
+                    assert job.exception() is waiting.result()
+                took.append(time.monotonic() - killed_at)
+
+    with pytest.raises(WorkerError, match="was killed by SIGKILL") as left:
+        await scope()
+    assert left.value.exit_code == -signal.SIGKILL
+    assert is_prompt(took[0], SECONDS)
 
 
+# Python keeps such a process among its children for ever.
 REAPED = """
 import asyncio, os, signal
 from penstock.concurrency import WorkerPool
 from penstock.errors import WorkerError
 from tests.concurrency import workers
 
-async def main():
+async def main(is_busy):
     async with WorkerPool(workers.Plain, 1, place="process") as pool:
         pid = await (await pool.assign(os.getpid))
-        if doing == "busy":
+        if is_busy:
             await pool.assign(workers.wait_for_ever)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         while True:
             await (await pool.assign(1))
-try:
-    asyncio.run(main())
-except WorkerError as error:
-    print(error.exit_code)
+for is_busy in (False, True):
+    try:
+        asyncio.run(main(is_busy))
+    except WorkerError as error:
+        print(error.exit_code)
 """
 
 
-@pytest.mark.parametrize("doing", ["busy", "idle"])
-def test_another_waitpid_takes_the_exit_code(doing: str) -> None:
-    """A process whose exit code was taken by another `waitpid` is still reported as dead."""
-    # In a program of its own, since Python keeps such a process among its children for ever.
-    assert outcome(f"doing = {doing!r}\n{REAPED}") == (0, "None\n", "")
+def test_another_waitpid_takes_the_exit_code() -> None:
+    """A process whose exit code was taken by another `waitpid` is still reported as dead, idle or busy."""
+    assert outcome(REAPED) == (0, "None\nNone\n", "")
 
 
 def test_a_death_is_noticed_beside_living_children() -> None:
@@ -134,7 +130,7 @@ def test_a_death_is_noticed_beside_living_children() -> None:
         began: list[float] = []
 
         async def scope() -> None:
-            async with WorkerPool(workers.Plain, 1, place="process") as pool:
+            async with pool_of(workers.Plain) as pool:
                 await (await pool.assign(1))
                 began.append(time.monotonic())
                 await (await pool.assign(workers.die_beside_a_child))
@@ -150,7 +146,7 @@ def test_a_death_is_noticed_beside_living_children() -> None:
 async def test_dying_in_the_start() -> None:
     """A process that ends before its worker has started is an error that says so, with a remedy."""
     with pytest.raises(WorkerError, match=r"exit code 7 before it had started.*__main__"):
-        async with WorkerPool(workers.DiesAtStart, 2, place="process") as pool:
+        async with pool_of(functools.partial(workers.Fails, "start", workers.exit_now), 2) as pool:
             await pool.assign(1)
 
 
@@ -159,7 +155,7 @@ async def test_cancelling_kills_plain_jobs() -> None:
     """Cancelling the scope ends a process in the middle of a job that can't be cancelled."""
 
     async def scope(running: asyncio.Future[int]) -> None:
-        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+        async with pool_of(workers.Plain) as pool:
             running.set_result(await (await pool.assign(os.getpid)))
             await (await pool.assign(workers.wait_for_ever))
 
@@ -173,29 +169,24 @@ async def test_cancelling_kills_plain_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "error", "words"),
+    ("job", "error", "words", "note"),
     [
-        (lambda: 1, UsageError, "a job must be picklable"),
-        (workers.lambda_of_one, Exception, "results of workers in processes are pickled; got function"),
-        (workers.stubborn, WorkerError, "StubbornError: stubborn 7"),
+        (lambda: 1, UsageError, "a job must be picklable", "In worker 0, job 0"),
+        (workers.lambda_of_one, Exception, "results of workers in processes are pickled; got function", ""),
+        (workers.stubborn, WorkerError, "StubbornError: stubborn 7", ""),
+        (workers.odd, workers.OddError, "odd", r"In process \d+:(?s:.)*in odd"),
     ],
-    ids=["job", "result", "exception"],
+    ids=["job", "result", "exception", "picklable"],
 )
 @on_loop
-async def test_unpicklable_objects_are_errors(job: Callable[[], Any], error: type[Exception], words: str) -> None:
-    """The error of a job, result or exception that can't be pickled describes it."""
-    with pytest.raises(error, match=words):
-        async with WorkerPool(workers.Plain, 1, place="process") as pool:
+async def test_errors_come_from_processes(
+    job: Callable[[], Any], error: type[Exception], words: str, note: str
+) -> None:
+    """A user's exception arrives with its traceback as a note; one for what can't be pickled describes that."""
+    with pytest.raises(error, match=words) as left:
+        async with pool_of(workers.Plain) as pool:
             await pool.assign(job)
-
-
-@on_loop
-async def test_exceptions_bring_their_traceback() -> None:
-    """A user's exception arrives unchanged, with the traceback in its process as a note."""
-    with pytest.raises(workers.OddError) as left:
-        async with WorkerPool(workers.Plain, 1, place="process") as pool:
-            await pool.assign(workers.odd)
-    assert any(re.search(r"In process \d+:(?s:.)*in odd", note) for note in left.value.__notes__)
+    assert any(re.search(note, each) for each in left.value.__notes__)
 
 
 @on_loop
@@ -211,26 +202,12 @@ async def test_large_jobs_leave_the_loop_alone() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         counting = tasks.create_task(count())
-        async with WorkerPool(Echo, 1, place="process") as pool:
-            await (await pool.assign(b""))
+        async with pool_of(workers.Plain) as pool:
+            await (await pool.assign(1))
             turns = 0
-            assert len(await (await pool.assign(bytes(30_000_000)))) == 30_000_000
+            assert len(await (await pool.assign(bytes(30_000_000).upper))) == 30_000_000
         counting.cancel()
     assert turns > 3
-
-
-class Echo:
-    """A worker that returns its jobs."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def run(self, job: bytes) -> bytes:
-        """Return the job."""
-        return job
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 PARENT = """
@@ -238,58 +215,53 @@ import asyncio, os, sys
 from penstock.concurrency import WorkerPool
 from tests.concurrency import workers
 
-START_METHOD, DOING, END = "{}", "{}", "{}"
+START_METHOD, NUM_WORKERS = "{}", {}
 
 async def main():
-    async with WorkerPool(workers.Plain, 2, place="process", start_method=START_METHOD) as pool:
-        first, second = await pool.assign(os.getpid), await pool.assign(os.getpid)
-        print(await first, await second, flush=True)
-        if DOING == "busy":
-            await pool.assign(workers.wait_for_ever)
-        if DOING == "forked" and os.fork() == 0:
+    async with WorkerPool(workers.Plain, NUM_WORKERS, place="process", start_method=START_METHOD) as pool:
+        pids = [await pool.assign(os.getpid) for _ in range(2)]
+        print(*[await pid for pid in pids], flush=True)
+        await pool.assign(workers.wait_for_ever)
+        if os.fork() == 0:
             sys.stdin.read()  # until the test ends
             os._exit(0)
-        if END == "waits":
-            await asyncio.Event().wait()
+        await asyncio.Event().wait()
 asyncio.run(main())
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("doing", ["busy", "idle", "forked"])
-def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"], doing: str) -> None:
-    """Workers of a killed parent end at once, in the middle of a job, even if a fork of the parent lives."""
-    with started(PARENT.format(start_method, doing, "waits")) as parent, ExitStack() as stack:
+def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"]) -> None:
+    """Workers of a killed parent end at once, idle or in the middle of a job, even if a fork of the parent lives."""
+    with started(PARENT.format(start_method, 2)) as parent, ExitStack() as stack:
         ends = [stack.enter_context(watched(int(pid))) for pid in set(parent.stdout.readline().split())]
         assert ends
         parent.kill()
         assert all(map(ends_promptly, ends))
 
 
-def test_forkserver() -> None:
-    """`start_method="forkserver"` has the same results, and the program prints nothing at its end."""
-    run = outcome(PARENT.format("forkserver", "idle", "ends"))
-    assert len(set(run.stdout.split())) >= 1
-    assert (run.returncode, run.stderr) == (0, "")
-
-
 def test_ctrl_c_ends_everything() -> None:
     """SIGINT to the whole group, as from a terminal, ends the program with one KeyboardInterrupt, the parent's."""
-    with started(PARENT.format("spawn", "busy", "waits")) as parent:
+    with started(PARENT.format("spawn", 1)) as parent:
         children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
         os.killpg(parent.pid, signal.SIGINT)
-        _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
-        assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
-        assert errors.rstrip().endswith("KeyboardInterrupt")
-        assert parent.returncode == -signal.SIGINT
+        _assert_one_interrupt(parent)
         assert not [child for child in children if child.is_running()]
+
+
+def _assert_one_interrupt(parent: Program) -> None:
+    _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
+    assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
+    assert "spawn_main" not in errors
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert parent.returncode == -signal.SIGINT
 
 
 def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
     """A script without `if __name__ == "__main__"` doesn't hang, and the error says that it is missing."""
     script = tmp_path / "unguarded.py"
-    script.write_text(PARENT.format("spawn", "idle", "ends"))
+    script.write_text(PARENT.format("spawn", 1))
     run = script_outcome(script)
     assert run.returncode == 1
     assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
@@ -298,12 +270,74 @@ def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
 def test_a_pool_in_another_thread() -> None:
     """A pool can be used in a loop of another thread than the main one."""
 
-    async def main(make: Callable[[], Worker[..., Any]]) -> int:
-        async with WorkerPool(make, 1, place="process") as pool:
+    async def main() -> int:
+        async with pool_of(workers.Async) as pool:
             return int(await (await pool.assign(3)))
 
     results: list[int] = []
-    thread = threading.Thread(target=lambda: results.append(asyncio.run(main(workers.Async))))
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(main())))
     thread.start()
     thread.join()
     assert results == [3]
+
+
+STARTING = """
+import asyncio, multiprocessing.util, os, signal, sys
+from penstock.concurrency import WorkerPool
+from tests.concurrency import workers
+
+async def main():
+    async with WorkerPool(workers.Plain, 1, place="process", start_method=sys.argv[1]) as pool:
+        print(await (await pool.assign(3)))
+
+def interrupt(_):
+    signal.raise_signal(signal.SIGINT)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+elif sys.argv[2] == "importing":
+    with open(sys.argv[3], "w") as arrived:
+        arrived.write(str(os.getpid()))
+    with open(sys.argv[4]) as release:
+        release.readline()
+else:  # Python itself calls it, after it has unpickled the work of the process, and before that runs
+    multiprocessing.util.register_after_fork(multiprocessing, interrupt)
+"""
+
+
+@contextmanager
+def started_in_steps(tmp_path: Path, start_method: str, moment: str) -> Generator[tuple[Program, Path, Path]]:
+    """Have STARTING run in a process group of its own, and the two pipes that delay its child's import."""
+    arrived, release = tmp_path / "arrived", tmp_path / "release"
+    os.mkfifo(arrived)
+    os.mkfifo(release)
+    with program(STARTING, tmp_path, start_method, moment, str(arrived), str(release)) as running:
+        yield running, arrived, release
+
+
+@pytest.mark.parametrize(("start_method", "moment"), [("spawn", "importing"), ("forkserver", "imported")])
+def test_ctrl_c_has_no_effect_on_a_process_that_starts(tmp_path: Path, start_method: str, moment: str) -> None:
+    """SIGINT while the process imports the program, or between its last import and the start of its worker.
+
+    The program prints nothing else at its end, also if it has a fork server.
+    """
+    with started_in_steps(tmp_path, start_method, moment) as (running, arrived, release):
+        if moment == "importing":
+            os.kill(int(arrived.read_text()), signal.SIGINT)
+            with release.open("r+b", buffering=0) as going_on:  # so that it doesn't block if the process has died
+                going_on.write(b"go on\n")
+                assert running.communicate(timeout=PATIENCE_SECONDS) == ("3\n", "")
+        else:
+            assert running.communicate(timeout=PATIENCE_SECONDS) == ("3\n", "")
+        assert running.returncode == 0
+
+
+def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path) -> None:
+    """SIGINT to the group while a process imports ends all; only the parent prints a KeyboardInterrupt."""
+    with (
+        started_in_steps(tmp_path, "forkserver", "importing") as (running, arrived, _),
+        watched(int(arrived.read_text())) as has_ended,
+    ):
+        os.killpg(running.pid, signal.SIGINT)
+        _assert_one_interrupt(running)
+        assert has_ended(20)

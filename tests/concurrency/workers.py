@@ -1,4 +1,4 @@
-"""Workers of these tests; importable, so that they can run in processes."""
+"""Workers of these tests, and jobs for them; importable, so that they can run in processes."""
 
 import asyncio
 import os
@@ -7,7 +7,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-PLACES = ["task", "thread", "process"]
+import pytest
+
+IN_PLACES = pytest.mark.parametrize("place", ["task", "thread", "process"])
+
+
+class Idle:
+    """The start and the stop of workers that need none."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
 
 
 class Plain:
@@ -20,14 +32,14 @@ class Plain:
 
     def run(self, job: int | Callable[[], Any]) -> Any:
         """Return the sum so far, or the function's result."""
-        assert self.home == (os.getpid(), threading.get_ident())
+        self.stop()
         if callable(job):
             return job()
         self.total += job
         return self.total
 
     def stop(self) -> None:
-        """Check that it stops in the same place."""
+        """Check that this is the same place."""
         assert self.home == (os.getpid(), threading.get_ident())
 
 
@@ -56,18 +68,20 @@ class Async:
         self.plain.stop()
 
 
-class Formatter:
-    """A worker whose jobs have positional arguments and arguments by name."""
+class Gated(Idle):
+    """A worker whose job is a future, for which it waits."""
 
-    def start(self) -> None:
-        """Do nothing."""
+    async def run(self, job: asyncio.Future[int]) -> int:
+        """Wait for the job's future."""
+        return await job
+
+
+class Formatter(Idle):
+    """A worker whose jobs have positional arguments and arguments by name."""
 
     def run(self, number: int, /, digits: int, *more: int, unit: str = "m") -> str:
         """Return the numbers with their unit."""
         return " ".join(f"{each:.{digits}f} {unit}" for each in (number, *more))
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 class OddError(Exception):
@@ -95,29 +109,9 @@ def stubborn() -> None:
     raise StubbornError("stubborn", 7)
 
 
-def stop_iteration() -> None:
-    """Raise a StopIteration, which no future can hold."""
-    raise StopIteration(7)
-
-
-def cancelled() -> None:
-    """Raise an exception that looks like a cancellation."""
-    raise asyncio.CancelledError
-
-
-def system_exit() -> None:
-    """Raise SystemExit."""
-    raise SystemExit(7)
-
-
-def generator_exit() -> None:
-    """Raise GeneratorExit."""
-    raise GeneratorExit
-
-
-def grouped() -> None:
-    """Raise a group that isn't an Exception."""
-    raise BaseExceptionGroup("several", [OddError("odd", 7), KeyboardInterrupt()])
+def raise_it(error: BaseException) -> None:
+    """Raise an error."""
+    raise error
 
 
 def exit_now() -> None:
@@ -148,14 +142,16 @@ def lambda_of_one() -> Any:
     return lambda: 1
 
 
-class FailsAt:
-    """A worker that raises in one of its methods."""
+class Fails:
+    """A worker that calls a function, which raises or ends the process, in one of its methods or when it is made."""
 
-    method = ""
+    def __init__(self, method: str, function: Callable[[], None] = odd) -> None:
+        self._method, self._function = method, function
+        self._go("make")
 
     def _go(self, method: str) -> None:
-        if method == self.method:
-            odd()
+        if method == self._method:
+            self._function()
 
     def start(self) -> None:
         """Start, or fail."""
@@ -171,56 +167,23 @@ class FailsAt:
         self._go("stop")
 
 
-class FailsAtMake(FailsAt):
-    """A worker that raises when it is made."""
-
-    def __init__(self) -> None:
-        odd()
-
-
-class FailsAtStart(FailsAt):
-    """A worker that raises in its start."""
-
-    method = "start"
-
-
-class FailsAtRun(FailsAt):
-    """A worker that raises in its job."""
-
-    method = "run"
-
-
-class FailsAtStop(FailsAt):
-    """A worker that raises in its stop."""
-
-    method = "stop"
-
-
-class DiesAtStart(FailsAt):
-    """A worker that ends its process in its start."""
-
-    def start(self) -> None:
-        """End the process."""
-        exit_now()
-
-
 class AsyncFails:
-    """A worker that raises as another worker does, but in async methods."""
+    """The same with async methods."""
 
-    def __init__(self, other: type[FailsAt]) -> None:
-        self.other = other()
+    def __init__(self, method: str) -> None:
+        self._plain = Fails(method)
 
     async def start(self) -> None:
         """Start, or fail."""
         await asyncio.sleep(0)
-        self.other.start()
+        self._plain.start()
 
     async def run(self, job: object) -> object:
         """Run, or fail."""
         await asyncio.sleep(0)
-        return self.other.run(job)
+        return self._plain.run(job)
 
     async def stop(self) -> None:
         """Stop, or fail."""
         await asyncio.sleep(0)
-        self.other.stop()
+        self._plain.stop()
