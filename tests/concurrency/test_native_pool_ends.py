@@ -175,42 +175,41 @@ def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:
     assert outcome(program, library)[:2] == (0, "xxx\n")
 
 
-@pytest.mark.parametrize("target", ["bytearray(1 << 20)", "np.zeros(1 << 20, np.uint8)"])
-def test_the_interpreter_may_end_while_jobs_run(library: Path, target: str) -> None:
-    """The interpreter's end may cut off a loop in a daemon thread, with jobs running and queued."""
+@pytest.mark.parametrize("opens", [False, True])
+def test_the_interpreter_may_end_while_jobs_run(library: Path, *, opens: bool) -> None:
+    """The interpreter's end may cut off a loop in a daemon thread, with jobs running and queued, or just ending.
+
+    A pool in a global that was never left, with a job that never ends, doesn't keep the process from ending either.
+    """
     program = f"""
         import numpy as np
         started = threading.Event()
+        def jobs():
+            target = np.zeros(1 << 20, np.uint8) if {opens} else bytearray(1 << 20)
+            return [filling(target) for _ in range(5)]
         async def main():
             async with NativeThreadPool(2) as pool:
-                for _ in range(10):
-                    pool.submit(filling({target}))
-                await asyncio.to_thread(extension.await_waiting, 2)
+                for job in jobs():
+                    pool.submit(job)
+                await asyncio.to_thread(extension.await_waiting, 4)
                 started.set()
                 await asyncio.get_running_loop().create_future()
+        loop = asyncio.new_event_loop()
+        pool = NativeThreadPool(2)
+        kept = []
+        async def enter():
+            await pool.__aenter__()
+            kept.extend(map(pool.submit, jobs()))
+            await asyncio.to_thread(extension.await_waiting, 2)
+        loop.run_until_complete(enter())
         threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
         started.wait()
         opener = threading.Timer(0.0, extension.open_gate)
         opener.daemon = True
-        if {target.startswith("np")}: opener.start()
-    """
-    # Python warns of the pool, if its end gets to it.
-    assert outcome(program, library)[:2] == (0, "")
-
-
-def test_a_pool_kept_by_a_module_ends_with_the_process(library: Path) -> None:
-    """A pool in a global that was never left, with a job that never ends, doesn't keep the process from ending."""
-    program = """
-        loop = asyncio.new_event_loop()
-        pool = NativeThreadPool(2)
-        async def enter():
-            await pool.__aenter__()
-            kept.extend(pool.submit(filling(bytearray(5))) for _ in range(4))
-            await asyncio.to_thread(extension.await_waiting, 2)
-        kept = []
-        loop.run_until_complete(enter())
+        if {opens}: opener.start()
         print("ends")
     """
+    # Python warns of the pool, if its end gets to it.
     assert outcome(program, library)[:2] == (0, "ends\n")
 
 
@@ -367,21 +366,21 @@ HANGING = """
 KILLS_ITSELF = "asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)"
 
 
-@pytest.mark.parametrize("last", [KILLS_ITSELF, f"{KILLS_ITSELF}; await future"], ids=["leaving", "inside"])
-@pytest.mark.parametrize("arguments", ["", ", patience=None"])
-def test_ctrl_c_ends_the_wait_for_a_job_that_hangs(library: Path, last: str, arguments: str) -> None:
-    """One Ctrl-C ends a program whose job hangs, inside the scope or while it is left, whatever the patience."""
+@pytest.mark.parametrize(
+    ("arguments", "last", "printed"),
+    [
+        ("", f"{KILLS_ITSELF}; await future", "interrupted\n"),
+        (", patience=None", KILLS_ITSELF, "interrupted\n"),
+        (", patience=0.05", "", ""),
+    ],
+    ids=["Ctrl-C inside", "Ctrl-C while leaving", "abandoned"],
+)
+def test_a_program_ends_whose_job_hangs(library: Path, arguments: str, last: str, printed: str) -> None:
+    """One Ctrl-C ends it, inside the scope or while it is left, whatever the patience; so does an abandoned job."""
     code, out, errors = outcome(HANGING.format(arguments=arguments, last=last), library)
-    assert (code, out) == (0, "interrupted\n")
+    assert (code, out) == (0, printed)
     assert "RuntimeWarning: a job must end within the patience" in errors
     assert "<NativeJob: of an extension>" in errors
-
-
-def test_the_interpreter_ends_while_an_abandoned_job_hangs(library: Path) -> None:
-    """The program's end doesn't wait for a job that was abandoned."""
-    code, out, errors = outcome(HANGING.format(arguments=", patience=0.05", last=""), library)
-    assert (code, out) == (0, "")
-    assert "RuntimeWarning: a job must end within the patience" in errors
 
 
 def test_the_threads_leave_signals_to_python() -> None:
