@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pytest
 
 from penstock.transport import Bytes, TensorPipeReader, TensorPipeWriter
-from tests.transport.pipe.children import START_METHODS, running
+from tests.transport.pipe.children import running
 
 NUMBERS = np.arange(1 << 16, dtype=np.uint32)
 RECORDS = [{"name": f"record {number}", "number": number} for number in range(4_000)]
@@ -55,11 +54,10 @@ def is_shared(handle: Bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_fetched_bytes_are_parsed_where_they_lie(method: str) -> None:
+def test_fetched_bytes_are_parsed_where_they_lie() -> None:
     """Handles arrive as views of shared memory, and their memory comes back with the last one."""
     ours, theirs = multiprocessing.Pipe()
-    with ours, theirs, TensorPipeReader() as reader, running(method, fetch, reader.address, theirs):
+    with ours, theirs, TensorPipeReader() as reader, running("fork", fetch, reader.address, theirs):
 
         def counts() -> Counts:
             ours.send("tell")

@@ -19,7 +19,7 @@ from penstock.transport import TensorPipeReader, TensorPipeWriter, leased_slots
 from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_for_ever, running, send_for_ever
 
-KILLS = max(12, settings().max_examples // 10)  # of each kind: 200 in the long profile
+KILLS = max(6, settings().max_examples // 10)  # of each kind: 200 in the long profile
 LATEST_SECONDS = 0.03  # after the start
 
 

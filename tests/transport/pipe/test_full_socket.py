@@ -1,14 +1,14 @@
 """Frames that don't fit the socket: those that wait are sent later, and long ones in pieces, all in order."""
 
 import contextlib
-import subprocess
-import sys
 import threading
 
 import numpy as np
+import pytest
 
 from penstock._os import Bell
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 
 
@@ -77,23 +77,7 @@ for element, sent in [(1, 2), ([b""] * 30_000, 0)]:
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_wait_for_a_reader_in_the_same_thread_is_an_error() -> None:
     """Nothing could receive while the only thread waits: for one element too many, or for a full socket."""
-    ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stdout) == (0, "2\n0\n"), ended.stderr
-
-
-def test_a_layout_longer_than_a_packet_arrives_whole() -> None:
-    """An element whose layout takes several packets is received as it was sent."""
-    element = {f"a rather long name of leaf {number}": b"" for number in range(6_000)}
-
-    def write(address: str) -> None:
-        with TensorPipeWriter(address) as writer:
-            writer.send(element)
-
-    with TensorPipeReader() as reader:
-        thread = threading.Thread(target=write, args=(reader.address,))
-        thread.start()
-        assert reader.receive(timeout_seconds=PATIENCE_SECONDS) == element
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
+    assert outcome(ALONE) == (0, "2\n0\n", "")

@@ -17,10 +17,11 @@ import pytest
 
 from penstock.errors import ClosedError, EndOfPipeError, PeerError
 from penstock.transport import TensorPipeReader, TensorPipeWriter, leased_slots
+from tests.profiles import IS_LONG
 from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import LARGE, element_of, is_element
 
-STRIDE = 3  # of instructions that are tried
+STRIDE = 1 if IS_LONG else 7  # of instructions that are tried
 FILLING = np.zeros(60_000, np.uint8)  # what goes through the socket, and fills it soon
 
 
@@ -109,6 +110,7 @@ def interruptions() -> Iterator[Interruption]:
 
 
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")  # by tasks that were interrupted
+@pytest.mark.each_value
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("count", [3, LARGE])
 def test_ctrl_c_in_receive_keeps_the_order_and_the_memory(count: int, *, is_async: bool) -> None:
@@ -149,7 +151,7 @@ def test_ctrl_c_in_receive_keeps_the_order_and_the_memory(count: int, *, is_asyn
         gc.collect()
         counters = writer.arena.counters
         assert counters.leased == counters.returned
-    assert tried > 100
+    assert tried * STRIDE > 300
     assert lost <= 40 / STRIDE  # instructions between the last look for Ctrl-C and the caller
     assert leased_slots() == before
 
@@ -246,21 +248,9 @@ def fill(writer: TensorPipeWriter) -> int:
     raise AssertionError
 
 
-def test_an_element_that_timed_out_in_a_full_socket_is_not_sent() -> None:
-    """Sending the element again doesn't repeat it."""
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000) as writer:
-        sent = fill(writer)
-        assert writer.counters.messages == sent
-        assert [reader.receive()["step"] for _ in range(sent)] == list(range(sent))
-        writer.send({"step": sent, "x": FILLING})
-        assert reader.receive(timeout_seconds=PATIENCE_SECONDS)["step"] == sent
-        with pytest.raises(TimeoutError):
-            reader.receive(timeout_seconds=0.02)
-
-
 def test_a_message_in_pieces_is_taken_back_whole() -> None:
     """Though some of its pieces were read already, and it held memory."""
-    count = 24_000  # arrays, each of them a place: more than a packet, and than the socket, takes
+    count = 16_000  # arrays, each of them a place: more than a packet, and than the socket, takes
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000) as writer:
         blanks = writer.empty([np.zeros(1)] * count)
         sending = threading.Thread(target=writer.send, args=(blanks,))
@@ -280,11 +270,10 @@ def test_a_message_in_pieces_is_taken_back_whole() -> None:
         assert counters.leased == counters.returned
 
 
-@pytest.mark.parametrize("turns", range(6))
-def test_a_cancelled_areceive_loses_nothing(turns: int) -> None:
+def test_a_cancelled_areceive_loses_nothing() -> None:
     """Whenever it is cancelled: the element is its result, or the next call's."""
 
-    async def check(reader: TensorPipeReader, writer: TensorPipeWriter) -> None:
+    async def check(reader: TensorPipeReader, writer: TensorPipeWriter, turns: int) -> None:
         for step in range(20):
             receiving = asyncio.ensure_future(reader.areceive())
             for turn in range(turns):
@@ -300,18 +289,18 @@ def test_a_cancelled_areceive_loses_nothing(turns: int) -> None:
                 received = await reader.areceive()
             assert is_element(received, step)
 
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
-        asyncio.run(check(reader, writer))
-        counters = writer.arena.counters
-        assert counters.leased == counters.returned
+    for turns in range(6):
+        with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+            asyncio.run(check(reader, writer, turns))
+            counters = writer.arena.counters
+            assert counters.leased == counters.returned
 
 
-@pytest.mark.parametrize("turns", range(5))
 @pytest.mark.parametrize("small", [False, True])
-def test_a_cancelled_asend_sends_nothing(turns: int, *, small: bool) -> None:
+def test_a_cancelled_asend_sends_nothing(*, small: bool) -> None:
     """It may be cancelled while it waits for room or for the socket; calls that wait behind it continue."""
 
-    async def check(reader: TensorPipeReader, writer: TensorPipeWriter) -> None:
+    async def check(reader: TensorPipeReader, writer: TensorPipeWriter, turns: int) -> None:
         element: dict[str, Any] = {"step": -1, "x": FILLING} if small else element_of(-1)
         sent = fill(writer) if small else 2
         for step in range(0 if small else 2):
@@ -326,14 +315,16 @@ def test_a_cancelled_asend_sends_nothing(turns: int, *, small: bool) -> None:
         await second
         assert steps == [*range(sent), sent + 1]
 
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000 if small else 2) as writer:
-        asyncio.run(check(reader, writer))
-        counters = writer.arena.counters
-        assert counters.leased == counters.returned
+    for turns in range(5):
+        with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000 if small else 2) as writer:
+            asyncio.run(check(reader, writer, turns))
+            counters = writer.arena.counters
+            assert counters.leased == counters.returned
 
 
-def test_closing_a_writer_inside_send_sends_the_end() -> None:
-    """The sender gets a ClosedError; the reader receives the sent elements, and the end."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_closing_a_writer_inside_send_sends_its_last_word(*, fails: bool) -> None:
+    """The sender gets a ClosedError; the reader receives the sent elements, and the end or the failure."""
     with TensorPipeReader() as reader:
         writer = TensorPipeWriter(reader.address, capacity=1)
         writer.send(0)
@@ -341,31 +332,17 @@ def test_closing_a_writer_inside_send_sends_the_end() -> None:
         thread.start()
         while writer.counters.waits == 0:
             threading.Event().wait(0.001)
-        writer.close()
+        writer.fail(ValueError("broken")) if fails else writer.close()
         thread.join()
-        assert list(reader) == [0]
+        assert reader.receive() == 0
+        with pytest.raises(PeerError if fails else EndOfPipeError, match="ValueError: broken" if fails else "ended"):
+            reader.receive()
 
 
 def refused(writer: TensorPipeWriter) -> None:
     """Send, and be refused."""
     with pytest.raises(ClosedError):
         writer.send(1)
-
-
-def test_failing_a_writer_inside_send_sends_the_failure() -> None:
-    """The reader receives the failure, not the end."""
-    with TensorPipeReader() as reader:
-        writer = TensorPipeWriter(reader.address, capacity=1)
-        writer.send(0)
-        thread = threading.Thread(target=refused, args=(writer,))
-        thread.start()
-        while writer.counters.waits == 0:
-            threading.Event().wait(0.001)
-        writer.fail(ValueError("broken"))
-        thread.join()
-        assert reader.receive() == 0
-        with pytest.raises(PeerError, match="ValueError: broken"):
-            reader.receive()
 
 
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")

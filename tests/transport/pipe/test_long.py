@@ -21,7 +21,7 @@ from penstock.transport import ArenaCounters, TensorPipeReader, TensorPipeWriter
 from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import free_path, running, sanitized
 
-MESSAGES = max(2_000, settings().max_examples * 50)  # 100,000 in the long profile
+MESSAGES = max(1_500, settings().max_examples * 50)  # 100,000 in the long profile
 CAPACITY = 2
 SIZES = (16, 1_000_000, 100_000, 300, 100_000, 16, 1_000_000, 20_000, 100_000)  # bytes: inline ones among large ones
 KEPT = (0, 0, 3, 0, 1, 0, 5, 0, 2)  # for so many later elements each of these is kept
@@ -125,7 +125,7 @@ def test_a_long_stream_takes_no_more_than_its_beginning(tmp_path: Path) -> None:
     """
     address = free_path(tmp_path)
     looks: list[tuple[Taken, Taken, ArenaCounters]] = []
-    with TensorPipeReader() as answers, running("spawn", consume, address, answers.address):
+    with TensorPipeReader() as answers, running("forkserver", consume, address, answers.address):
         assert answers.receive(timeout_seconds=PATIENCE_SECONDS) == "listening"
         with TensorPipeWriter(address, capacity=CAPACITY) as writer:
             for step in range(MESSAGES):

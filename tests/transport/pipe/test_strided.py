@@ -93,34 +93,6 @@ def test_numpy_views_arrive_as_they_are(data: Any, dtype: Any, shape: tuple[int,
         del received
 
 
-def test_views_are_sent_without_a_copy() -> None:
-    """Slices, transposes, reversals, repetitions and windows of one array cost no copy, and show later writes."""
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
-        base = writer.empty(np.empty((40, 50), np.float32))
-        base[...] = np.arange(2000).reshape(40, 50)
-        sent = {
-            "columns": base[:, 3:9],
-            "turned": base.T[::2],
-            "backwards": base[::-1, ::-3],
-            "repeated": np.broadcast_to(base[5], (1000, 50)),
-            "windows": sliding_window_view(base[7], 20),
-            "diagonal": base.diagonal(),
-            "one": base[3, 4, None].reshape(()),
-            "none": base[:0, ::2],
-        }
-        writer.send(sent)
-        received = reader.receive()
-        assert writer.counters.copied_bytes == 0
-        assert {name: (array.shape, array.tolist()) for name, array in received.items()} == {
-            name: (array.shape, array.tolist()) for name, array in sent.items()
-        }
-        base[...] *= -1
-        for name, array in sent.items():
-            assert np.array_equal(received[name], array)
-        received["backwards"][0, 0] = 7
-        assert base[-1, -1] == 7
-
-
 def test_views_of_other_memory_are_copied() -> None:
     """A strided view of memory that isn't shared, or of text, arrives in one piece, equal."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
@@ -201,28 +173,27 @@ def test_a_copy_takes_no_more_than_its_place() -> None:
     assert received[-1].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    "leaf",
-    [
-        ["strided array", "|u1", [4], [1 << 63]],
-        ["strided array", "|u1", [1 << 40], [1 << 40]],
-        ["strided array", "|u1", [4], [1, 1]],
-        ["strided array", "|u1", [4], [True]],
-        ["strided array", "|u1", [4], ["1"]],
-        ["strided array", "|u1", [-4], [1]],
-        ["strided array", "|u1", [1 << 40, 1 << 40], [0, 0]],
-        ["strided array", "<U4", [4], [0]],
-        ["strided array", "|O", [4], [8]],
-        ["strided tensor", "float32", [4], [-1]],
-        ["strided tensor", "Tensor", [4], [2]],
-        ["strided tensor", "float32", [1 << 40], [1 << 40]],
-    ],
-    ids=str,
-)
-def test_impossible_strides_are_refused(leaf: list[object]) -> None:
+IMPOSSIBLE: list[list[object]] = [
+    ["strided array", "|u1", [4], [1 << 63]],
+    ["strided array", "|u1", [1 << 40], [1 << 40]],
+    ["strided array", "|u1", [4], [1, 1]],
+    ["strided array", "|u1", [4], [True]],
+    ["strided array", "|u1", [4], ["1"]],
+    ["strided array", "|u1", [-4], [1]],
+    ["strided array", "|u1", [1 << 40, 1 << 40], [0, 0]],
+    ["strided array", "<U4", [4], [0]],
+    ["strided array", "|O", [4], [8]],
+    ["strided tensor", "float32", [4], [-1]],
+    ["strided tensor", "Tensor", [4], [2]],
+    ["strided tensor", "float32", [1 << 40], [1 << 40]],
+]
+
+
+def test_impossible_strides_are_refused() -> None:
     """A description with strides that no view has is refused when it is learned."""
-    with pytest.raises(MessageError):
-        learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
+    for leaf in IMPOSSIBLE:
+        with pytest.raises(MessageError):
+            learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
 
 
 def test_a_place_out_of_its_region_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
