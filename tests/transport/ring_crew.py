@@ -23,6 +23,7 @@ from tests.promptness import PATIENCE_SECONDS as PATIENCE_SECONDS
 from tests.transport.ring_worker import ROWS_BYTES, SlotRing, rows_over
 
 REPOSITORY: Final = Path(__file__).parents[2]
+SIZE: Final = 3  # workers at a time
 SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may
 
 
@@ -53,21 +54,16 @@ class Crew:
 
     Args:
         ring: the shared ring.
-        method: how workers are started: fork, forkserver, spawn or unrelated.
         folder: the folder of the socket.
-        workers: how many there are at a time.
-        kills: how many are killed from outside, in all; if any are, some kill themselves too.
+        kills: how many are killed from outside, in all; some kill themselves too.
         seed: of the times and the victims of the kills.
     """
 
-    def __init__(
-        self, ring: SlotRing, method: str, *, folder: Path, workers: int = 3, kills: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, ring: SlotRing, *, folder: Path, kills: int, seed: int) -> None:
         self.counts = Counts()
         self.died = threading.Event()  # set at each death
         self.kills_left = kills
-        self._suicides = SUICIDES if kills > 0 else 0.0
-        self._ring, self._method, self._path, self._size = ring, method, str(folder / "owner"), workers
+        self._ring, self._path = ring, str(folder / "owner")
         self._chance = random.Random(seed)
         self._workers: list[Worker] = []
         self._numbers = 0
@@ -102,13 +98,13 @@ class Crew:
         self._thread.join()
 
     def _open_nursery(self) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-m", "tests.transport.ring_worker", self._method, self._path]
+        arguments = [sys.executable, "-m", "tests.transport.ring_worker", self._path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen(arguments, stdin=subprocess.PIPE, cwd=REPOSITORY, env=environment, bufsize=0)
 
     def _keep(self) -> None:
         try:
-            for _ in range(self._size):
+            for _ in range(SIZE):
                 self._start()
             while not (self._ring.stopped and self.counts.started == self.counts.ended):
                 self._collect_outcomes()
@@ -152,7 +148,7 @@ class Crew:
         worker = Worker(self._numbers, pidfd, connection)
         self._workers.append(worker)
         self._selector.register(pidfd, selectors.EVENT_READ, worker)
-        greeting = json.dumps([worker.number, self._chance.getrandbits(32), self._suicides]).encode()
+        greeting = json.dumps([worker.number, self._chance.getrandbits(32), SUICIDES]).encode()
         socket.send_fds(connection, [greeting], [*self._ring.descriptors(), self._memory])
 
     def _kill(self, worker: Worker) -> None:

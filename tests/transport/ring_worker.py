@@ -1,17 +1,12 @@
-"""A worker process of a shared ring, and the ways to start such workers.
+"""Worker processes of a shared ring: a program that forks one for each line of its input, and ends with it.
 
-    python -m tests.transport.ring_worker work SOCKET     is one worker
-    python -m tests.transport.ring_worker fork SOCKET     starts a worker for each line of its input, and ends with it;
-                                                          forkserver, spawn and unrelated are the other ways
-
-A worker connects to the owner's socket, sends a pidfd of itself, and is sent its number, its seed, how often it is to
+The owner of the ring has nothing in common with them but the path of a socket. A worker connects to the owner's socket, sends a pidfd of itself, and is sent its number, its seed, how often it is to
 kill itself, and the descriptors of ring and rows. Whatever it has to say before it ends, it says on that socket: `end`,
 `suicide`, or a traceback. Of a worker that was killed nothing is heard.
 """
 
 import json
 import mmap
-import multiprocessing
 import os
 import random  # noqa: TID251 - a test's own seed
 import signal
@@ -87,41 +82,16 @@ def _fill(number: int, descriptors: list[int], perhaps_die: Callable[[], None]) 
         perhaps_die()
 
 
-def _start_unrelated(path: str) -> None:
-    arguments = [sys.executable, "-m", "tests.transport.ring_worker", "work", path]
-    os.posix_spawn(sys.executable, arguments, os.environ)
-
-
-def _start_forked(path: str) -> None:
-    if os.fork() == 0:
-        try:
-            work(path)
-        finally:
-            os._exit(0)
-
-
-def _starter(method: str, path: str) -> Callable[[], None]:
-    if method in {"fork", "unrelated"}:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the owner watches them by their pidfds
-    if method == "fork":
-        return lambda: _start_forked(path)
-    if method == "unrelated":
-        return lambda: _start_unrelated(path)
-    if method == "spawn":
-        return lambda: multiprocessing.get_context("spawn").Process(target=work, args=(path,)).start()
-    multiprocessing.set_forkserver_preload(["numpy", "penstock._ring"])
-    return lambda: multiprocessing.get_context("forkserver").Process(target=work, args=(path,)).start()
-
-
-def main(method: str, path: str) -> None:
-    """Do what the command line says."""
-    if method == "work":
-        work(path)
-        return
-    start = _starter(method, path)
+def main(path: str) -> None:
+    """Fork workers as they are wanted."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the owner watches them by their pidfds
     for _ in sys.stdin:
-        start()
+        if os.fork() == 0:
+            try:
+                work(path)
+            finally:
+                os._exit(0)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -47,33 +47,17 @@ def test_rest_ends_with_the_ring_or_after_its_time(make: Callable[[int], SlotRin
     ring.rest(60)
 
 
-def test_each_arming_is_a_new_generation() -> None:
-    """A slot's claims say how often it had been armed, so that no two batches are mixed up."""
-    ring = SlotRing(max_blocks=1)
-    for generation in (1, 2, 3):
-        ring.arm(0, number=generation, blocks=1)
-        claim = ring.claim(1)
-        assert claim is not None
-        assert claim.generation == generation
-        ring.finish(0, 0, 1)
-        ring.retire(0)
-
-
-@pytest.mark.parametrize("act", ["finish", "retire", "cancel", "arm"])
-def test_calls_out_of_turn_are_refused(act: str) -> None:
+def test_calls_out_of_turn_are_refused() -> None:
     """A call that the slot's state doesn't allow raises, and changes nothing."""
     ring = SlotRing(max_blocks=1)
-    if act == "cancel":
-        with pytest.raises(RuntimeError, match="only an armed slot can be cancelled"):
-            ring.cancel(0)
+    with pytest.raises(RuntimeError, match="only an armed slot can be cancelled"):
+        ring.cancel(0)
     ring.arm(0, number=0, blocks=1)
     ring.claim(1)
-    if act == "arm":
-        with pytest.raises(RuntimeError, match="only an idle slot can be armed"):
-            ring.arm(0, number=1, blocks=1)
-    if act == "retire":
-        with pytest.raises(RuntimeError, match="only a slot that is ready or drained can be retired"):
-            ring.retire(0)
+    with pytest.raises(RuntimeError, match="only an idle slot can be armed"):
+        ring.arm(0, number=1, blocks=1)
+    with pytest.raises(RuntimeError, match="only a slot that is ready or drained can be retired"):
+        ring.retire(0)
     with pytest.raises(RuntimeError, match="only the worker that holds a block can finish it"):
         ring.finish(0, 0, 2)
     assert ring.finish(0, 0, 1)
@@ -180,6 +164,7 @@ class ModelSlot:
 
     number: int
     rows: int
+    generation: int
     blocks: list[str | int]
     cancelled: bool = False
 
@@ -205,6 +190,7 @@ class RingMachine(RuleBasedStateMachine):
         super().__init__()
         self.rings = itertools.cycle(self.make_rings())
         self.slots: dict[int, ModelSlot] = {}
+        self.armed = [0] * 4  # how often each slot was
         self.number = 0
 
     def make_rings(self) -> list[SlotRing]:
@@ -222,7 +208,8 @@ class RingMachine(RuleBasedStateMachine):
         if slot in self.slots:
             return
         self.ring.arm(slot, self.number, blocks, merge=merge)
-        self.slots[slot] = ModelSlot(self.number, blocks, ["free"] * (blocks + merge))
+        self.armed[slot] += 1
+        self.slots[slot] = ModelSlot(self.number, blocks, self.armed[slot], ["free"] * (blocks + merge))
         self.number += 1
 
     @rule(target=claims, worker=st.integers(0, 3))
@@ -240,6 +227,7 @@ class RingMachine(RuleBasedStateMachine):
         number, slot = min(candidates)
         assert claim is not None
         assert (claim.slot, claim.block, claim.number) == (slot, self.slots[slot].open_blocks()[0], number)
+        assert claim.generation == self.slots[slot].generation
         self.slots[slot].blocks[claim.block] = worker
         return multiple((self.slots[slot], worker, claim))
 
@@ -302,7 +290,7 @@ class SharedRingMachine(RingMachine):
 
 
 for machine in (RingMachine, SharedRingMachine):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    machine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestRing = RingMachine.TestCase
 TestSharedRing = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need Linux")(
     SharedRingMachine.TestCase

@@ -5,41 +5,55 @@ import os
 import random  # noqa: TID251 - a test's own seed
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from penstock.errors import MessageError, UsageError
+from tests.programs.forked import outcome
 from tests.transport.ring_crew import PATIENCE_SECONDS, Crew
 from tests.transport.ring_worker import BLOCKS, SLOTS, SlotRing
-
-SLOWER: Final = {"forkserver": (3, 20), "spawn": (2, 2), "unrelated": (2, 2)}  # workers at a time, kills
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need memory without a name")
 
 
-# By each way to start a process; where that takes a second, few die.
-@pytest.mark.parametrize(("method", "seed"), [*(("fork", i) for i in range(4)), *((m, 4) for m in SLOWER)])
-def test_no_batch_suffers_from_workers_that_are_killed(method: str, seed: int, tmp_path: Path) -> None:
-    """Every batch is complete, each block by one writer, whichever workers are killed; and all others end."""
-    ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
-    chance = random.Random(seed)
-    workers, kills = SLOWER.get(method, (3, 40))
+STOPPING = """
+import sys
+from penstock._ring import SlotRing
+memory, bell, *other = {descriptors}
+SlotRing.attach(memory, bell).stop()
+SlotRing.attach(*other).stop()
+"""
+
+
+def test_no_batch_suffers_from_workers_that_are_killed(tmp_path: Path) -> None:
+    """Every batch is complete, each block by one writer, whichever workers are killed.
+
+    After a stop by a process of neither role, workers end by themselves, also those that sleep, and so does the owner's
+    wait.
+    """
+    ring, other = SlotRing.shared(BLOCKS, capacity=SLOTS), SlotRing.shared(1)
+    other.arm(0, number=0, blocks=1)
+    chance = random.Random(1)
     first = 0
-    with Crew(ring, method, folder=tmp_path, workers=workers, kills=kills, seed=seed) as crew:
+    with Crew(ring, folder=tmp_path, kills=40, seed=1) as crew:
         while crew.kills_left > 0 or first < 30:
             crew.died.clear()
             _play_round(ring, crew.rows, first, chance)
             first += SLOTS
             if crew.kills_left > 0 and chance.random() < 0.05:  # now and then they are killed in their sleep
                 assert crew.died.wait(PATIENCE_SECONDS)
-    assert crew.counts.kills == kills
-    assert crew.counts.held > 0 or method != "fork"
+        descriptors = (*ring.descriptors(), *other.descriptors())
+        program = STOPPING.format(descriptors=descriptors)
+        subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_SECONDS, check=True, pass_fds=descriptors)
+        assert not other.wait_ready(0)
+        crew.join()
+        assert ring.stopped
+    assert crew.counts.kills == 40
+    assert crew.counts.held > 0
 
 
 def _play_round(ring: SlotRing, rows: NDArray[np.int64], first: int, chance: random.Random) -> None:
@@ -73,25 +87,7 @@ def _wait(ring: SlotRing, condition: Callable[[], bool]) -> None:
         assert ring.bell.wait(PATIENCE_SECONDS), "the bell was not rung"
 
 
-def test_a_stop_ends_all_waits_in_all_processes(tmp_path: Path) -> None:
-    """After a stop by a process of neither role, sleeping workers end by themselves, and so does the owner's wait."""
-    ring = SlotRing.shared(BLOCKS, capacity=SLOTS)
-    with Crew(ring, "fork", folder=tmp_path) as crew:
-        for number in range(30):
-            ring.arm(number % SLOTS, number, BLOCKS)
-            _wait(ring, lambda: ring.ready(number % SLOTS))  # noqa: B023 - called before the next round of the loop
-            ring.retire(number % SLOTS)
-        other = SlotRing.shared(1)
-        other.arm(0, number=0, blocks=1)
-        program = "from penstock._ring import SlotRing; import sys; SlotRing.attach({}, {}).stop()"
-        for stopped in (ring, other):
-            _run(program.format(*stopped.descriptors()), stopped.descriptors())
-            assert stopped.stopped
-        assert not other.wait_ready(0)
-        crew.join()
-    assert crew.counts.held == 0
-
-
+@pytest.mark.usefixtures("forked_programs")
 def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
     """Each Ctrl-C comes out of the owner's wait while a worker holds the block; the batch is completed all the same.
 
@@ -121,7 +117,7 @@ def test_an_interrupt_ends_wait_ready_and_nothing_else() -> None:
         os.write(tell, b"!")
         print(ring.wait_ready(0), os.waitpid(worker, 0)[1])
     """
-    assert _run(program) == "True 0\n"
+    assert outcome(program) == (0, "True 0\n", "")
 
 
 def test_other_memory_is_not_attached_to() -> None:
@@ -135,33 +131,26 @@ def test_other_memory_is_not_attached_to() -> None:
     empty = os.memfd_create("empty", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(empty, 1 << 16)
     fcntl.fcntl(empty, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    unsealed = os.memfd_create("unsealed")  # its maker could cut it off under the others, whatever it holds
+    os.sendfile(unsealed, memory, 0, os.fstat(memory).st_size)
     closed = os.memfd_create("closed")
     os.close(closed)
     for wrong, rule in (
         ((empty, bell), "the memory holds no ring"),
         ((closed, bell), "Bad file descriptor"),
         ((bell, bell), "must be sealed"),
+        ((unsealed, bell), "must be sealed"),
         ((memory, memory), "must be an eventfd"),
         ((memory, -1), "must be an eventfd"),
     ):
         with pytest.raises(MessageError, match=rf"got memory {wrong[0]}, bell {wrong[1]}: .*{rule}"):
             SlotRing.attach(*wrong)
-    os.close(empty)
-
-
-def test_an_unsealed_copy_of_a_ring_is_refused() -> None:
-    """Memory that its maker could cut off under the others is not mapped, whatever it holds."""
-    ring = SlotRing.shared(1, capacity=1)
-    memory, bell = ring.descriptors()
-    unsealed = os.memfd_create("unsealed")
-    os.sendfile(unsealed, memory, 0, os.fstat(memory).st_size)
-    with pytest.raises(MessageError, match="must be sealed"):
-        SlotRing.attach(unsealed, bell)
-    os.close(unsealed)
+    for descriptor in (empty, unsealed):
+        os.close(descriptor)
 
 
 def test_private_rings_have_no_descriptors_and_sizes_are_checked() -> None:
-    """Wrong sizes of a shared ring are refused before anything is made."""
+    """Wrong sizes of a ring are refused before anything is made."""
     with pytest.raises(UsageError, match=r"make it with SlotRing\.shared"):
         SlotRing(1).descriptors()
     with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):
@@ -185,15 +174,3 @@ def test_a_ring_lives_as_long_as_anybody_uses_it() -> None:
     assert bell.wait(0.0)
     bell.clear()
     assert not bell.wait(0.0)
-
-
-def _run(program: str, descriptors: tuple[int, ...] = ()) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=True,
-        pass_fds=descriptors,
-    )
-    return result.stdout

@@ -73,11 +73,11 @@ TRANSPORT: Final[Faults] = {
         ),
         "arena: a crashed participant keeps its holds": (
             *("if process.fileno() in descriptors}", "if process.fileno() not in descriptors}"),
-            "transport/arena/test_dismissal.py",
+            "transport/arena/test_attached.py",
         ),
         "arena: a participant leaves before it has acknowledged": (
             *("(done and empty)", "(done or empty)"),
-            "transport/arena/test_dismissal.py",
+            "transport/arena/test_attached.py",
         ),
         "arena: a waiter that gives up stays listed": (
             *("arena.listen_no_longer(bell)", "pass"),

@@ -1,29 +1,19 @@
-"""A participant in another process, which adopts and drops slots on orders over a Unix socket.
-
-Run as a program with the name of a start method, it is an owner that lends to two processes started by it, and prints
-what they saw.
-"""
+"""Leases of an arena, and a participant in another process, which adopts and drops slots on orders over a socket."""
 
 import json
-import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock
 from penstock._memory import Lease, array_over
 from penstock.transport import Arena, AttachedArena, SlotPlace
+from tests.programs.forked import started
 
-CHECKOUT = Path(__file__).parents[3]
 Bytes = NDArray[np.uint8]
 
 
@@ -105,65 +95,18 @@ class Peer:
 
 @contextmanager
 def unrelated(arena: Arena) -> Generator[tuple[Peer, int]]:
-    """Start a program that has nothing of this one but a path, as a participant; give it and its process's number."""
+    """Start a program that has nothing of this one but a path, as a participant; give it and its process's number.
+
+    The test uses the fixture `forked_programs`.
+    """
     with ExitStack() as scope, tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/owner"
-        listener = scope.enter_context(_listen(path))
-        program = f"from tests.transport.arena.peers import serve; serve({path!r})"
-        process = scope.enter_context(subprocess.Popen([sys.executable, "-c", program], env=environment()))
+        listener = scope.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind(path)
+        listener.listen()
+        program = scope.enter_context(started(f"from tests.transport.arena.peers import serve; serve({path!r})"))
         connection = scope.enter_context(listener.accept()[0])
-        yield Peer(arena, connection), process.pid
-
-
-def environment() -> dict[str, str]:
-    """Return the environment in which a program finds Penstock and the tests."""
-    return {**os.environ, "PYTHONPATH": f"{Path(penstock.__file__).parents[1]}:{CHECKOUT}"}
-
-
-def lend_to_two(method: str) -> str:
-    """Lend slots to two processes started by this method of multiprocessing; return what the counters say."""
-    with Arena() as arena, tempfile.TemporaryDirectory() as folder, ExitStack() as scope:
-        path = f"{folder}/owner"
-        listener = scope.enter_context(_listen(path))
-        processes = [_process(method, path) for _ in range(2)]
-        for process in processes:
-            process.start()
-        peers = [Peer(arena, scope.enter_context(listener.accept()[0])) for _ in processes]
-        for value in range(1, 40):
-            array = arena.empty((1000 * value,), np.uint8)
-            array[...] = value
-            located = arena.locate(int(array.__array_interface__["data"][0]), array.nbytes)
-            assert located is not None
-            del array
-            # The owner's own hold has ended, and the slot is idle, until it is leased once more for the two.
-            lease = filled(arena, 1000 * value, value)
-            assert [peer.give(lease.slot, value) for peer in peers] == [1, 1]
-            slot = lease.slot
-            del lease
-            assert [peer.drop(slot) for peer in peers] == [0, 0]
-        scope.close()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0, 0]
-        counters = arena.counters
-        return f"leased {counters.leased}, returned {counters.returned}"
-
-
-def _process(method: str, path: str) -> BaseProcess:
-    match method:
-        case "fork":
-            return multiprocessing.get_context("fork").Process(target=serve, args=(path,))
-        case "forkserver":
-            return multiprocessing.get_context("forkserver").Process(target=serve, args=(path,))
-        case _:
-            return multiprocessing.get_context("spawn").Process(target=serve, args=(path,))
-
-
-def _listen(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen()
-    return listener
+        yield Peer(arena, connection), program.pid
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, int], list[int]]:
@@ -175,7 +118,3 @@ def _receive(connection: socket.socket) -> tuple[dict[str, int], list[int]]:
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-if __name__ == "__main__":
-    print(lend_to_two(sys.argv[1]))  # noqa: T201 - what it prints is its result

@@ -1,13 +1,15 @@
-"""A participant adopts each hold on its behalf once, and refuses other places."""
+"""A participant adopts each hold on its behalf once, refuses other places, and keeps its number to the last return."""
 
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from penstock.errors import ClosedError, MessageError
+from penstock.errors import ClosedError, MessageError, UsageError
 from penstock.transport import Arena, AttachedArena, SlotPlace, leased_slots
 from tests.transport.arena.peers import Bytes, bytes_of, filled, lease_of
 
@@ -95,20 +97,16 @@ def test_each_hold_is_adopted_or_dropped_once(arena: Arena, attached: AttachedAr
     assert arena.counters.leased == arena.counters.returned == 4
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"slot": -1}, {"slot": 1}, {"slot": 1 << 60}, {"region": 1}, {"region": -1}, {"start_bytes": -64}),
-        *({"start_bytes": 1}, {"start_bytes": 1 << 60}, {"size_bytes": -1}, {"size_bytes": 1 << 40}),
-    ],
-    ids=str,
-)
-def test_a_wrong_place_is_refused(arena: Arena, attached: AttachedArena, change: dict[str, int]) -> None:
+def test_a_wrong_place_is_refused(arena: Arena, attached: AttachedArena) -> None:
     """A place outside of the memory, misaligned, or of a slot that isn't held, touches nothing and raises."""
     place = given(arena, 1000)
     attached.add_region(0, arena.region_descriptor(0))
-    with pytest.raises(MessageError):
-        attached.adopt(place._replace(**change))
+    for change in (
+        *({"slot": -1}, {"slot": 1}, {"slot": 1 << 60}, {"region": 1}, {"region": -1}, {"start_bytes": -64}),
+        *({"start_bytes": 1}, {"start_bytes": 1 << 60}, {"size_bytes": -1}, {"size_bytes": 1 << 40}),
+    ):
+        with pytest.raises(MessageError):
+            attached.adopt(place._replace(**change))
     assert len(attached.adopt(place)) == 1000
 
 
@@ -164,3 +162,56 @@ def test_arrays_outlive_both(arena: Arena, attached: AttachedArena) -> None:
     before = leased_slots()
     del array
     assert leased_slots() == before - 1
+
+
+def test_a_number_is_free_once_all_is_returned_and_acknowledged() -> None:
+    """Whichever comes last; before that it is not given to anybody else."""
+    with Arena() as arena:
+        number = arena.invite()
+        attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, number)
+        lease = lease_of(arena, 1000)
+        arena.hold(lease.slot, number)
+        place = arena.place_of(lease.slot)
+        attached.add_region(place.region, arena.region_descriptor(place.region))
+        array = bytes_of(attached.adopt(place))
+        del lease
+        arena.dismiss(number, acknowledgements=1)
+        attached.acknowledge()
+        assert arena.invite() != number
+        del array
+        assert arena.invite() == number
+        assert arena.acknowledged(number) == 0
+        arena.dismiss(number, acknowledgements=1)
+        assert arena.invite() != number
+        attached.acknowledge()
+        assert arena.invite() == number
+        attached.close()
+        assert arena.counters.leased == arena.counters.returned
+
+
+def test_a_dismissed_participant_that_dies_is_gone() -> None:
+    """Whatever it held; and one that dies before keeps its number until it is dismissed."""
+    with Arena() as arena, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        watched = os.pidfd_open(process.pid)
+        first, second = arena.invite(watched), arena.invite(watched)
+        os.close(watched)
+        lease = lease_of(arena, 1000)
+        for number in (first, second):
+            arena.hold(lease.slot, number)
+        arena.dismiss(first, acknowledgements=7)
+        assert arena.reclaim() == 0
+        process.kill()
+        process.wait()
+        assert arena.reclaim() == 2
+        assert arena.reclaim() == 0
+        assert arena.held_by(second) == 0
+        assert arena.invite() == first
+        assert arena.invite() not in (first, second)
+        arena.dismiss(second, acknowledgements=0)
+        assert arena.invite() == second
+
+
+def test_only_the_invited_are_dismissed() -> None:
+    """As `release_participant` refuses, too."""
+    with Arena() as arena, pytest.raises(UsageError, match="invite"):
+        arena.dismiss(1, acknowledgements=0)

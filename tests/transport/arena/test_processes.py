@@ -3,28 +3,24 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from penstock.errors import UsageError
-from penstock.transport import Arena, AttachedArena, leased_slots
+from penstock.transport import Arena, AttachedArena
+from tests.processes.helping import watched
+from tests.promptness import PATIENCE_SECONDS
 from tests.transport.arena import peers
 from tests.transport.arena.peers import bytes_of, filled
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_processes_of_every_start_method_share_slots(method: str) -> None:
-    """Two participants see the bytes that the owner wrote, and the slot comes back when both have dropped it."""
-    program = [sys.executable, peers.__file__, method]
-    ended = subprocess.run(program, env=peers.environment(), capture_output=True, text=True, timeout=50, check=False)
-    assert (ended.stdout, ended.stderr) == ("leased 156, returned 156\n", "")
+@pytest.mark.usefixtures("forked_programs")
+def test_an_unrelated_process_shares_slots_until_it_is_killed() -> None:
+    """It holds slots beyond the owner's own leases, and its drop rings; after SIGKILL its holds are removed.
 
-
-def test_an_unrelated_process_shares_slots() -> None:
-    """A process that shares nothing but a path holds slots beyond the owner's own leases, and its drop rings."""
-    with Arena() as arena, peers.unrelated(arena) as (peer, _):
+    The counters are exact, and slots and number are used again.
+    """
+    with Arena() as arena, peers.unrelated(arena) as (peer, pid):
         lease = filled(arena, 100_000, 7)
         slot = lease.slot
         assert peer.give(slot, 7) == 1
@@ -33,34 +29,23 @@ def test_an_unrelated_process_shares_slots() -> None:
         other_slot = other.slot
         assert other_slot != slot
         assert peer.give(other_slot, 8) == 2
-        assert arena.held_by(peer.participant) == 2
+        assert peer.give(other_slot, 8) == 3
+        assert arena.held_by(peer.participant) == 3
         arena.clear_bell()
-        assert peer.drop(slot) == 1
+        assert peer.drop(slot) == 2
         assert select.select([arena.fileno()], [], [], 0)[0]
         assert filled(arena, 100_000, 9).slot == slot
         del other
-        assert peer.drop(other_slot) == 0
-        assert arena.counters.leased == arena.counters.returned == 5
-
-
-def test_the_holds_of_a_killed_process_are_removed() -> None:
-    """After SIGKILL the holds are removed, the counters are exact, and slot and number are used again."""
-    with Arena() as arena, peers.unrelated(arena) as (peer, pid):
-        pidfd = os.pidfd_open(pid)
-        lease = filled(arena, 50_000, 3)
-        slot = lease.slot
-        peer.give(slot, 3)
-        assert peer.give(slot, 3) == 2
-        del lease
-        os.kill(pid, signal.SIGKILL)
-        select.select([pidfd], [], [])
-        os.close(pidfd)
+        with watched(pid) as has_ended:
+            os.kill(pid, signal.SIGKILL)
+            assert has_ended(PATIENCE_SECONDS)
         assert arena.held_by(peer.participant) == 2
         arena.clear_bell()
         assert arena.release_participant(peer.participant) == 2
         assert select.select([arena.fileno()], [], [], 0)[0]
-        assert arena.counters.leased == arena.counters.returned == 3
-        assert filled(arena, 50_000, 4).slot == slot
+        assert arena.counters.leased == arena.counters.returned == 6
+        leases = [filled(arena, 100_000, value) for value in range(2)]
+        assert {each.slot for each in leases} == {slot, other_slot}
         assert arena.invite() == peer.participant
 
 
@@ -91,20 +76,4 @@ def test_a_forked_child_returns_nothing() -> None:
         assert bytes_of(leases[0]).tolist() == [5] * 5000
         leases.clear()
         assert arena.counters.leased == arena.counters.returned == 2
-        attached.close()
-
-
-def test_only_living_leases_are_counted() -> None:
-    """The process's count of leases includes those that it adopted and those of its own arena."""
-    before = leased_slots()
-    with Arena() as arena:
-        attached = AttachedArena(arena.table_descriptor, arena.bell_descriptor, arena.invite())
-        lease = filled(arena, 10, 1)
-        arena.hold(lease.slot, 1)
-        assert leased_slots() == before + 1
-        attached.add_region(0, arena.region_descriptor(0))
-        adopted = attached.adopt(arena.place_of(lease.slot))
-        assert leased_slots() == before + 2
-        del lease, adopted
-        assert leased_slots() == before
         attached.close()
