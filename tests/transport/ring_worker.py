@@ -1,8 +1,9 @@
 """Worker processes of a shared ring: a program that forks one for each line of its input, and ends with it.
 
-The owner of the ring has nothing in common with them but the path of a socket. A worker connects to the owner's socket, sends a pidfd of itself, and is sent its number, its seed, how often it is to
-kill itself, and the descriptors of ring and rows. Whatever it has to say before it ends, it says on that socket: `end`,
-`suicide`, or a traceback. Of a worker that was killed nothing is heard.
+The owner of the ring has nothing in common with them but the path of a socket. A worker connects to it, sends a pidfd
+of itself, and is sent its number, its seed, how often it is to kill itself, and the descriptors of ring and rows.
+Whatever it has to say before it ends, it says there: `end`, `suicide`, or a traceback. Of a worker that was killed
+nothing is heard.
 """
 
 import json

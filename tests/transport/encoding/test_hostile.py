@@ -139,89 +139,74 @@ def test_made_up_descriptions_are_message_errors(tree: Any, leaves: Any, values:
     _read(description, _forged(message_of(None).head, description) + values, memory)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        {"names": ["a"], "formats": ["|O"], "titles": [None], "offsets": [0], "itemsize": 8, "aligned": False},
-        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [4], "itemsize": 8, "aligned": False},
-        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [-1], "itemsize": 8, "aligned": False},
-        {
-            "names": ["a"],
-            "formats": [["<d", [1 << 30, 1 << 30]]],
-            "titles": [None],
-            "offsets": [0],
-            "itemsize": 8,
-            "aligned": False,
-        },
-        {
-            "names": ["a", "a"],
-            "formats": ["|b", "|b"],
-            "titles": [None] * 2,
-            "offsets": [0, 1],
-            "itemsize": 8,
-            "aligned": False,
-        },
-        {"names": [1], "formats": ["|b"], "titles": [None], "offsets": [0], "itemsize": 1, "aligned": False},
-        {"names": ["a"], "formats": ["|b"], "titles": [None], "offsets": [0], "itemsize": 1 << 40, "aligned": False},
-        {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [1], "itemsize": 16, "aligned": True},
-        {"names": [], "formats": [], "titles": [], "offsets": [], "itemsize": 0, "aligned": False},
-    ],
-    ids=["object", "outside", "before", "too large", "twice", "no name", "too long", "misaligned", "empty"],
-)
-def test_dtypes_are_checked_field_by_field(dtype: dict[str, Any]) -> None:
-    """A structured dtype that couldn't have been written is refused when it is learned."""
-    leaf = ["array", json.dumps(dtype), [1], False, False]
-    with pytest.raises(MessageError):
-        learn(json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode())
+FIELD: dict[str, Any] = {"names": ["a"], "formats": ["<d"], "titles": [None], "offsets": [0], "itemsize": 8}
+WRONG_FIELDS: list[dict[str, Any]] = [
+    {"formats": ["|O"]},
+    {"offsets": [4]},
+    {"offsets": [-1]},
+    {"formats": [["<d", [1 << 30, 1 << 30]]]},
+    {"names": ["a", "a"], "formats": ["|b", "|b"], "titles": [None] * 2, "offsets": [0, 1]},
+    {"names": [1]},
+    {"itemsize": 1 << 40},
+    {"offsets": [1], "itemsize": 16, "aligned": True},
+    {"names": [], "formats": [], "titles": [], "offsets": [], "itemsize": 0},
+]
 
 
-@pytest.mark.parametrize("levels", [101, 5_000, 200_000])
-def test_nesting_is_limited(levels: int) -> None:
-    """A description nested beyond all measure is refused, however deep the stack is already."""
-    tree = b'["list",[' * levels + b"null" + b"]]" * levels
-    with pytest.raises(MessageError):
-        learn(b'{"penstock":1,"tree":' + tree + b',"leaves":[["none"]]}')
-    key = b'["tuple",[' * levels + b"null" + b"]]" * levels
-    with pytest.raises(MessageError):
-        learn(b'{"penstock":1,"tree":["dict",[' + key + b'],[null]],"leaves":[["none"]]}')
+def test_dtypes_are_checked_field_by_field() -> None:
+    """A structured dtype that couldn't have been written is refused; so are NumPy's strings, which are sent as text."""
 
+    def description(dtype: dict[str, Any]) -> bytes:
+        return _description(["array", json.dumps({**FIELD, "aligned": False, **dtype}), [1], False, False])
 
-@pytest.mark.parametrize(
-    "leaf", [["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"], ["handle", False]], ids=str
-)
-def test_declared_sizes_allocate_nothing(leaf: list[Any]) -> None:
-    """A message that declares a terabyte and doesn't have it costs no memory."""
-    description = json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode()
-    head = _forged(message_of(None).head, description) + (
-        b"" if leaf[0] == "array" else (1 << 40).to_bytes(8, "little")
-    )
-    ends = Ends()
-    ends.learn(description)
-    tracemalloc.start()
-    try:
+    learn(description({}))
+    for dtype in WRONG_FIELDS:
         with pytest.raises(MessageError):
-            ends.decode(head, bytes(100), ())
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
+            learn(description(dtype))
+    for text in ("<U2", "|S2"):
+        with pytest.raises(MessageError):
+            learn(_description(["scalar", text]))
 
 
-@pytest.mark.parametrize(
-    "dtype", ["<U2", ">U1", [("a", "i1"), ("b", [("c", "<U1", (2,))])]], ids=["little", "big", "field"]
-)
-def test_text_that_is_none_is_a_message_error(dtype: Any) -> None:
+def _description(leaf: list[Any]) -> bytes:
+    return json.dumps({"penstock": 1, "tree": None, "leaves": [leaf]}).encode()
+
+
+def test_nesting_is_limited() -> None:
+    """A description nested beyond all measure is refused, however deep the stack is already."""
+    for levels in (101, 5_000, 200_000):
+        tree = b'["list",[' * levels + b"null" + b"]]" * levels
+        with pytest.raises(MessageError):
+            learn(b'{"penstock":1,"tree":' + tree + b',"leaves":[["none"]]}')
+        key = b'["tuple",[' * levels + b"null" + b"]]" * levels
+        with pytest.raises(MessageError):
+            learn(b'{"penstock":1,"tree":["dict",[' + key + b'],[null]],"leaves":[["none"]]}')
+
+
+def test_declared_sizes_allocate_nothing() -> None:
+    """A message that declares a terabyte and doesn't have it costs no memory."""
+    for leaf in (["array", "|B", [1 << 40], False, False], ["str"], ["bytes"], ["integer"], ["handle", False]):
+        size = b"" if leaf[0] == "array" else (1 << 40).to_bytes(8, "little")
+        head = _forged(message_of(None).head, _description(leaf)) + size
+        ends = Ends()
+        ends.learn(_description(leaf))
+        tracemalloc.start()
+        try:
+            with pytest.raises(MessageError):
+                ends.decode(head, bytes(100), ())
+            assert tracemalloc.get_traced_memory()[1] < 100_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_text_that_is_none_is_a_message_error() -> None:
     """Characters beyond Unicode would break Python's strings; an array that has some is refused."""
-    ends = Ends()
-    message = ends.sent(np.zeros(3, dtype))
-    with pytest.raises(MessageError, match="invalid character"):
-        ends.decode(message.head, b"\xff" * message.size_bytes, ())
-
-
-@pytest.mark.parametrize("dtype", ["<U2", "|S2"])
-def test_numpys_strings_are_no_scalars(dtype: str) -> None:
-    """NumPy's strings are sent as text; as scalars of fixed width they couldn't have been written."""
-    with pytest.raises(MessageError):
-        learn(json.dumps({"penstock": 1, "tree": None, "leaves": [["scalar", dtype]]}).encode())
+    dtypes: list[Any] = ["<U2", ">U1", [("a", "i1"), ("b", [("c", "<U1", (2,))])]]
+    for dtype in dtypes:
+        ends = Ends()
+        message = ends.sent(np.zeros(3, dtype))
+        with pytest.raises(MessageError, match="invalid character"):
+            ends.decode(message.head, b"\xff" * message.size_bytes, ())
 
 
 def test_other_versions_are_refused() -> None:
