@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +20,7 @@ from penstock.errors import UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import on_loop, on_loops, run_on
 from tests.processes.helping import ends_promptly, program, watched
-from tests.programs.forked import Program, outcome, script_outcome, started
+from tests.programs.forked import Program, outcome, started
 from tests.promptness import PATIENCE_SECONDS, is_prompt
 
 pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
@@ -215,10 +215,8 @@ import asyncio, os, sys
 from penstock.concurrency import WorkerPool
 from tests.concurrency import workers
 
-START_METHOD, NUM_WORKERS = "{}", {}
-
 async def main():
-    async with WorkerPool(workers.Plain, NUM_WORKERS, place="process", start_method=START_METHOD) as pool:
+    async with WorkerPool(workers.Plain, {}, place="process") as pool:
         pids = [await pool.assign(os.getpid) for _ in range(2)]
         print(*[await pid for pid in pids], flush=True)
         await pool.assign(workers.wait_for_ever)
@@ -230,11 +228,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkserver"]) -> None:
+def test_nothing_outlives_a_killed_parent() -> None:
     """Workers of a killed parent end at once, idle or in the middle of a job, even if a fork of the parent lives."""
-    with started(PARENT.format(start_method, 2)) as parent, ExitStack() as stack:
+    with started(PARENT.format(2)) as parent, ExitStack() as stack:
         ends = [stack.enter_context(watched(int(pid))) for pid in set(parent.stdout.readline().split())]
         assert ends
         parent.kill()
@@ -243,28 +239,14 @@ def test_nothing_outlives_a_killed_parent(start_method: Literal["spawn", "forkse
 
 def test_ctrl_c_ends_everything() -> None:
     """SIGINT to the whole group, as from a terminal, ends the program with one KeyboardInterrupt, the parent's."""
-    with started(PARENT.format("spawn", 1)) as parent:
+    with started(PARENT.format(1)) as parent:
         children = [psutil.Process(int(pid)) for pid in set(parent.stdout.readline().split())]
         os.killpg(parent.pid, signal.SIGINT)
-        _assert_one_interrupt(parent)
+        _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
+        assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert parent.returncode == -signal.SIGINT
         assert not [child for child in children if child.is_running()]
-
-
-def _assert_one_interrupt(parent: Program) -> None:
-    _, errors = parent.communicate(timeout=PATIENCE_SECONDS)
-    assert errors.count("Traceback") <= 2, errors  # the interrupt, and the cancellation that it came as
-    assert "spawn_main" not in errors
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert parent.returncode == -signal.SIGINT
-
-
-def test_a_missing_main_guard_is_named(tmp_path: Any) -> None:
-    """A script without `if __name__ == "__main__"` doesn't hang, and the error says that it is missing."""
-    script = tmp_path / "unguarded.py"
-    script.write_text(PARENT.format("spawn", 1))
-    run = script_outcome(script)
-    assert run.returncode == 1
-    assert "__name__ == '__main__'" in run.stderr.splitlines()[-2] + run.stderr.splitlines()[-1]
 
 
 def test_a_pool_in_another_thread() -> None:
@@ -330,14 +312,3 @@ def test_ctrl_c_has_no_effect_on_a_process_that_starts(tmp_path: Path, start_met
         else:
             assert running.communicate(timeout=PATIENCE_SECONDS) == ("3\n", "")
         assert running.returncode == 0
-
-
-def test_ctrl_c_ends_a_program_whose_processes_start(tmp_path: Path) -> None:
-    """SIGINT to the group while a process imports ends all; only the parent prints a KeyboardInterrupt."""
-    with (
-        started_in_steps(tmp_path, "forkserver", "importing") as (running, arrived, _),
-        watched(int(arrived.read_text())) as has_ended,
-    ):
-        os.killpg(running.pid, signal.SIGINT)
-        _assert_one_interrupt(running)
-        assert has_ended(20)
