@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import http.client
-import http.server
 import io
 import json
 import lzma
@@ -12,26 +11,20 @@ import socket
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import numpy as np
 import pytest
 
 from penstock.transport import Bytes
 
-OWNERS: list[Callable[[bytes], object]] = [bytes, bytearray, lambda data: np.frombuffer(data, np.uint8)]
 
-
-@pytest.fixture(params=OWNERS, ids=["bytes", "bytearray", "array"])
+@pytest.fixture(params=[bytes, bytearray], ids=["read-only", "writable"])
 def wrap(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
     """Return a function that holds bytes by a slice of a handle, named `bytes` as users with strict types have to."""
-
-    def hold(data: bytes) -> bytes:
-        return cast("bytes", Bytes(request.param(b"__" + data + b"__"))[2:-2])
-
-    return hold
+    return lambda data: cast("bytes", Bytes(request.param(b"__" + data + b"__"))[2:-2])
 
 
 def test_parsers_and_hashes(wrap: Callable[[bytes], bytes]) -> None:
@@ -86,10 +79,9 @@ def test_sockets(wrap: Callable[[bytes], bytes]) -> None:
         assert received == b"onetwothreefour"
 
 
-@pytest.mark.parametrize("size", [10, 3_000_000])  # asyncio of Python 3.13.0 hangs on an empty part
-def test_asyncio_transports(wrap: Callable[[bytes], bytes], size: int) -> None:
-    """Streams write handles of any size, one by one and several at once, to a peer that reads slowly."""
-    data = b"0123456789" * (size // 10)
+def test_asyncio_transports(wrap: Callable[[bytes], bytes]) -> None:
+    """Streams write large handles, one by one and several at once, to a peer that reads slowly."""
+    data = b"0123456789" * 300_000
 
     async def exchange() -> bytes:
         left, right = socket.socketpair()
@@ -107,46 +99,29 @@ def test_asyncio_transports(wrap: Callable[[bytes], bytes], size: int) -> None:
     assert asyncio.run(exchange()) == data + b"tail" + data
 
 
-class _Echo(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(cast("bytes", Bytes(body)))
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in Python's class
-        pass
-
-
-@pytest.fixture
-def echo() -> Iterator[int]:
-    """Yield the port of a server that sends each body back."""
-    with http.server.HTTPServer(("127.0.0.1", 0), _Echo) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+def test_http_of_the_standard_library(wrap: Callable[[bytes], bytes]) -> None:
+    """A handle is a request's body, with its length, and what a response writes."""
+    for data in (b"", b"x", b"x" * 3_000_000):
+        left, right = socket.socketpair()
+        with left, right, left.makefile("rb") as sent:
+            connection = http.client.HTTPConnection("127.0.0.1")
+            connection.sock = right
+            sender = threading.Thread(target=connection.request, args=("POST", "/"), kwargs={"body": wrap(data)})
+            sender.start()
+            headers = http.client.parse_headers(io.BytesIO(b"".join(_head_of(sent)[1:])))
+            assert sent.read(int(headers["Content-Length"])) == data
+            sender.join()
+            connection.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, 3_000_000])
-def test_http_of_the_standard_library(wrap: Callable[[bytes], bytes], echo: int, size: int) -> None:
-    """A handle is a request's body, with its length, and what a server's handler writes."""
-    data = b"x" * size
-    connection = http.client.HTTPConnection("127.0.0.1", echo)
-    connection.request("POST", "/", body=wrap(data))
-    assert connection.getresponse().read() == data
-    connection.close()
+def _head_of(sent: IO[bytes]) -> list[bytes]:
+    return [*iter(sent.readline, b"\r\n"), b"\r\n"]
 
 
-@pytest.mark.parametrize("size", [0, 1, 1_000_000])  # above 2**20 aiohttp warns of every body
-def test_http_of_aiohttp(wrap: Callable[[bytes], bytes], size: int) -> None:
+def test_http_of_aiohttp(wrap: Callable[[bytes], bytes]) -> None:
     """A handle is the body of a client's request, of a server's response, and a part of a stream, of its length."""
     pytest.importorskip("aiohttp")
     from aiohttp import ClientSession, web  # noqa: PLC0415 - installed only for some of the tests
-
-    data = b"x" * size
 
     async def echo(request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -169,11 +144,12 @@ def test_http_of_aiohttp(wrap: Callable[[bytes], bytes], size: int) -> None:
             await site.start()
             url = f"http://127.0.0.1:{runner.addresses[0][1]}"
             async with ClientSession() as session:
-                async with session.post(f"{url}/", data=wrap(data)) as response:
-                    assert await response.read() == data
-                    assert response.content_length == size
-                async with session.post(f"{url}/stream", data=wrap(data)) as response:
-                    assert await response.read() == data + b"end"
+                for data in (b"", b"x", b"x" * 1_000_000):  # above 2**20 aiohttp warns of every body
+                    async with session.post(f"{url}/", data=wrap(data)) as response:
+                        assert await response.read() == data
+                        assert response.content_length == len(data)
+                    async with session.post(f"{url}/stream", data=wrap(data)) as response:
+                        assert await response.read() == data + b"end"
         finally:
             await runner.cleanup()
 

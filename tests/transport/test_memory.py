@@ -1,9 +1,7 @@
 """A lease comes back exactly once, when the last view over it dies, wherever and however that happens."""
 
 import gc
-import textwrap
 import threading
-import weakref
 from typing import cast
 
 import numpy as np
@@ -20,9 +18,10 @@ def bytes_of(holder: object) -> memoryview:
     return memoryview(cast("bytes", holder))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("prefault", [False, True])
 @pytest.mark.parametrize("size_bytes", [0, 1, 64, 5_000_000])
-def test_regions_are_aligned_and_zero(size_bytes: int, prefault: bool) -> None:  # noqa: FBT001 - pytest passes by name
+def test_regions_are_aligned_and_zero(size_bytes: int, *, prefault: bool) -> None:
     """A region starts on a 64-byte boundary, has the requested size, is all zeroes and can be written to."""
     region = Memory().allocate(size_bytes, prefault=prefault)
     array = array_over(region, (size_bytes,), np.uint8)
@@ -53,12 +52,15 @@ def test_an_array_outlives_memory_and_region() -> None:
 def test_the_last_of_many_views_returns_the_lease() -> None:
     """Slices, transposes, reshapes, memoryviews and arrays built on those hold the lease; the last one returns it."""
     memory = Memory()
-    lease = memory.lease(memory.allocate(4096), slot=9)
+    lease = memory.lease(memory.allocate(4096 + 64), slot=9, start_bytes=64, size_bytes=4096)
     array = array_over(lease, (8, 16), np.float32)
-    views: list[object] = [array[2:4], array.T, array.reshape(-1)[::3], bytes_of(array), array.view(np.uint8)]
+    label = array_over(lease, (2,), np.int64, start_bytes=1024)
+    label[...] = (1, 2)
+    assert np.frombuffer(bytes_of(lease), np.int64)[127:131].tolist() == [0, 1, 2, 0]
+    views: list[object] = [label, array[2:4], array.T, array.reshape(-1)[::3], bytes_of(array), array.view(np.uint8)]
     views.append(np.frombuffer(bytes_of(lease), np.uint8))
     views.append(np.asarray(bytes_of(lease)[5:9]))
-    del lease, array
+    del lease, array, label
     while views:
         assert memory.released() == []
         assert (memory.leased, memory.returned) == (1, 0)
@@ -81,38 +83,6 @@ def test_a_function_is_called_after_the_return() -> None:
         gc.collect()
         assert taken[-1] == [slot]
     assert len(taken) == 3
-
-
-def test_several_leaves_share_one_lease() -> None:
-    """Arrays at different offsets of one lease see their own bytes, and return it together."""
-    memory = Memory()
-    lease = memory.lease(memory.allocate(256), slot=1, start_bytes=64, size_bytes=192)
-    image = array_over(lease, (64,), np.uint8)
-    label = array_over(lease, (2,), np.int64, start_bytes=64)
-    image[...] = 7
-    label[...] = (1, 2)
-    assert np.frombuffer(bytes_of(lease), np.uint8)[:80].tolist() == [7] * 64 + [1, *[0] * 7, 2, *[0] * 7]
-    del lease, image
-    assert memory.released() == []
-    del label
-    assert memory.released() == [1]
-
-
-def test_a_cycle_returns_its_lease_when_it_is_collected() -> None:
-    """A batch in a reference cycle holds its slot until the collector runs, and then returns it."""
-
-    class Holder:
-        pass
-
-    memory = Memory()
-    holder = Holder()
-    vars(holder)["self"] = holder
-    vars(holder)["batch"] = array_over(memory.lease(memory.allocate(64), slot=4), (64,), np.uint8)
-    alive = weakref.ref(holder)
-    del holder
-    gc.collect()
-    assert alive() is None
-    assert memory.released() == [4]
 
 
 def test_threads_may_drop_views_at_any_time() -> None:
@@ -160,52 +130,37 @@ def test_a_return_after_all_owners_are_gone_is_harmless() -> None:
     del array
 
 
-HELD: dict[str, str] = {
-    "views": """
-        from penstock._os import Bell
-        from penstock._memory import Memory, array_over
-        memory = Memory(bell=Bell())
-        held = [array_over(memory.lease(memory.allocate(64), slot), (64,), "u1") for slot in range(10)]
-    """,
-    "arrays of an arena": """
-        from penstock.transport import Arena
-        arena = Arena()
-        held = [arena.empty((1000,), "u1") for _ in range(10)]
-    """,
-    "handles": """
-        from penstock.transport import Bytes
-        held = [Bytes(bytearray(64))[1:], memoryview(Bytes(b"abc")), Bytes(b"x")]
-    """,
-}
 HOLDERS = """
 import sys, threading
-sys.kept = kept = held[1:]
-kept.append(kept)
-threading.Thread(target=lambda view: threading.Event().wait(), args=(held.pop(),), daemon=True).start()
+from penstock._os import Bell
+from penstock._memory import Memory, array_over
+from penstock.transport import Arena, Bytes
+memory, arena = Memory(bell=Bell()), Arena()
+views = [array_over(memory.lease(memory.allocate(64), slot), (64,), "u1") for slot in range(10)]
+arrays = [arena.empty((1000,), "u1") for _ in range(10)]
+handles = [Bytes(bytearray(64))[1:], memoryview(Bytes(b"abc")), Bytes(b"x")]
+sys.kept = []
+for held in (views, arrays, handles):
+    kept = held[1:]
+    kept.append(kept)
+    sys.kept.append(kept)
+    threading.Thread(target=lambda view: threading.Event().wait(), args=(held.pop(),), daemon=True).start()
 """
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("kind", HELD)
-def test_memory_may_be_held_to_the_end_of_the_interpreter(kind: str) -> None:
+def test_memory_may_be_held_to_the_end_of_the_interpreter() -> None:
     """Memory held by globals, cycles and running threads at exit ends the process silently, with status 0."""
-    assert outcome(textwrap.dedent(HELD[kind]) + HOLDERS) == (0, "", "")
+    assert outcome(HOLDERS) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("slot", "start_bytes", "size_bytes"), [(-1, 0, 64), (0, -1, 8), (0, 0, 65), (0, 64, 1), (0, 65, None), (0, 0, -1)]
-)
-def test_a_lease_outside_its_region_is_refused(slot: int, start_bytes: int, size_bytes: int | None) -> None:
+def test_wrong_sizes_are_refused() -> None:
     """The message names the rule and the requested bytes, and nothing is counted."""
     memory = Memory()
-    with pytest.raises(
-        UsageError, match=rf"a lease must be inside its region.* got slot={slot}, bytes \[{start_bytes},"
-    ):
-        memory.lease(memory.allocate(64), slot, start_bytes=start_bytes, size_bytes=size_bytes)
+    for slot, start, size in [(-1, 0, 64), (0, -1, 8), (0, 0, 65), (0, 64, 1), (0, 65, None), (0, 0, -1)]:
+        expected = rf"a lease must be inside its region.* got slot={slot}, bytes \[{start},"
+        with pytest.raises(UsageError, match=expected):
+            memory.lease(memory.allocate(64), slot, start_bytes=start, size_bytes=size)
     assert memory.leased == 0
-
-
-def test_a_negative_size_is_refused() -> None:
-    """The message names the value."""
     with pytest.raises(UsageError, match=r"size_bytes must not be negative; got -1"):
-        Memory().allocate(-1)
+        memory.allocate(-1)
