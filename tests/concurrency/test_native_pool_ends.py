@@ -9,7 +9,7 @@ import textwrap
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -213,28 +213,6 @@ def test_the_interpreter_may_end_while_jobs_run(library: Path, *, opens: bool) -
     assert outcome(program, library)[:2] == (0, "ends\n")
 
 
-def test_ctrl_c_reaches_the_main_thread(library: Path) -> None:
-    """While the pool's threads are busy, Ctrl-C cancels the main task, which waits for running jobs and leaves."""
-    program = """
-        async def main():
-            target = bytearray(3)
-            try:
-                async with NativeThreadPool(4) as pool:
-                    future = pool.submit(filling(target))
-                    await asyncio.to_thread(extension.await_waiting, 1)
-                    asyncio.get_running_loop().call_later(0.05, extension.open_gate)
-                    os.kill(os.getpid(), signal.SIGINT)
-                    await asyncio.get_running_loop().create_future()
-            finally:
-                print(target.decode(), flush=True)
-        try:
-            asyncio.run(main())
-        except KeyboardInterrupt:
-            print("interrupted")
-    """
-    assert outcome(program, library) == (0, "xxx\ninterrupted\n", "")
-
-
 async def released(*buffers: bytearray) -> None:
     """Wait until abandoned jobs have released their buffers."""
     async with NativeThreadPool(1) as pool:
@@ -242,25 +220,38 @@ async def released(*buffers: bytearray) -> None:
             await pool.submit(NativeJob.crc32(b""))
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("warns", ["always", "error"])
 @pytest.mark.parametrize("by_an_error", [False, True])
 @on_loops
-async def test_a_job_that_hangs_is_abandoned(extension: Extension, *, by_an_error: bool) -> None:
-    """After `patience` the scope is left; the job's future fails, a warning names it, and its buffers stay held."""
+async def test_a_job_that_hangs_is_abandoned(
+    extension: Extension, warns: Literal["always", "error"], *, by_an_error: bool
+) -> None:
+    """After `patience` the scope is left; the job's future fails, a warning names it, and its buffers stay held.
+
+    If warnings are errors, leaving raises it, and the pool is closed.
+    """
     targets = [bytearray(3), bytearray(4)]
     queued = bytearray(3)
     submitted: list[asyncio.Future[Any]] = []
+    pool = NativeThreadPool(2, patience=0.05)
 
     async def use() -> None:
-        async with NativeThreadPool(2, patience=0.05) as pool:
+        async with pool:
             submitted.extend(pool(NativeJob.from_extension(extension.filling(target))) for target in targets)
             await asyncio.to_thread(extension.await_waiting, 2)
             submitted.append(pool(NativeJob.copy(b"abc", queued)))
             if by_an_error:
                 raise KeyError("mine")
 
-    warning = pytest.warns(RuntimeWarning, match=r"is abandoned: .*got <NativeJob: .*>, <.*>\. .*more patience=")
-    with warning, contextlib.suppress(KeyError):
-        await use()
+    text = r"is abandoned: .*got <NativeJob: .*>, <.*>\. .*more patience="
+    if warns == "error":
+        with pytest.raises(RuntimeWarning, match=text):
+            await use()
+    else:
+        with pytest.warns(RuntimeWarning, match=text), contextlib.suppress(KeyError):
+            await use()
+    assert "closed" in repr(pool)
     for future in submitted[:2]:
         with pytest.raises(ClosedError, match=r"is abandoned: .*got <NativeJob: of an extension>\. Give"):
             future.result()
@@ -302,25 +293,6 @@ def test_abandoned_jobs_fail_in_every_loop(extension: Extension, new_loop: NewLo
     with asyncio.Runner(loop_factory=new_loop) as runner, pytest.warns(RuntimeWarning, match="is abandoned"):
         runner.run(run())
     assert "is abandoned" in str(raised[0])
-
-
-@on_loop
-async def test_a_warning_may_be_an_error(extension: Extension) -> None:
-    """If warnings are errors, leaving raises that of an abandoned job, and the pool is closed."""
-    target = bytearray(3)
-    pool = NativeThreadPool(1, patience=0.05)
-
-    async def use() -> None:
-        async with pool:
-            pool(NativeJob.from_extension(extension.filling(target)))
-            await asyncio.to_thread(extension.await_waiting, 1)
-
-    with pytest.raises(RuntimeWarning, match="is abandoned"):
-        await use()
-    assert "closed" in repr(pool)
-    extension.open_gate()
-    await released(target)
-    assert target == b"xxx"
 
 
 def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:

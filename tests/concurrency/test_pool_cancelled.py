@@ -23,16 +23,14 @@ ON_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 alive: list[object] = []  # workers between the beginning of their start and the end of their stop
 
 
-class Counted(workers.Async):
+class _Counted(workers.Async):
     """A worker that is in the list `alive` from its start to its stop."""
 
     async def start(self) -> None:
-        """Enter the list."""
         await super().start()
         alive.append(self)
 
     async def stop(self) -> None:
-        """Leave the list."""
         alive.remove(self)
         await super().stop()
 
@@ -40,7 +38,7 @@ class Counted(workers.Async):
 async def short_run(place: Literal["task", "thread", "process"], num_jobs: int) -> list[Any]:
     """Use a pool with two workers, and await each of its calls."""
     results: list[Any] = []
-    make = workers.Async if place == "process" else Counted
+    make = workers.Async if place == "process" else _Counted
     async with WorkerPool(make, 2, place=place, start_method="forkserver") as pool:
         futures = [await pool.assign(job) for job in range(num_jobs)]
         results += [await future for future in futures]
@@ -226,7 +224,7 @@ async def test_cancelled_before_an_async_job_waits() -> None:
     assert seen == ["cancelled"]
 
 
-class Model:
+class _Model:
     """A model of a pool whose calls end at once: the running, waiting and refused jobs."""
 
     def __init__(self, num_workers: int) -> None:
@@ -236,7 +234,6 @@ class Model:
         self.dead = False
 
     def assign(self, job: int) -> None:
-        """Start the job, let it wait, or refuse it."""
         if self.dead:
             self.state[job] = "refused"
         elif self.free:
@@ -247,7 +244,6 @@ class Model:
             self.state[job] = "waits"
 
     def finish(self, job: int, *, fails: bool) -> None:
-        """End a running job; start the next one, or, if it failed, refuse all that wait."""
         self.state[job] = "failed" if fails else "done"
         self.free += 1
         self.dead = self.dead or fails
@@ -261,7 +257,7 @@ ACTIONS = st.lists(
 )
 
 
-class Real:
+class _Real:
     """The real pool, the tasks that call `assign`, and the outcome of each job."""
 
     def __init__(self, pool: WorkerPool[[asyncio.Future[int]], int], tasks: asyncio.TaskGroup) -> None:
@@ -273,7 +269,6 @@ class Real:
         self.errors: list[BaseException] = []
 
     async def assign(self, job: int) -> None:
-        """Assign a job, and record its state."""
         self.state[job] = "waits"
         try:
             result = await self.pool.assign(self.gates[job])
@@ -287,8 +282,7 @@ class Real:
         self.state[job] = "runs"
         result.add_done_callback(lambda done: self.state.update({job: "failed" if done.exception() else "done"}))
 
-    def act(self, model: Model, action: str, choice: int) -> None:
-        """Do one thing to both, if it is possible."""
+    def act(self, model: _Model, action: str, choice: int) -> None:
         running = [job for job, state in model.state.items() if state == "runs"]
         if action == "assign":
             job = len(self.gates)
@@ -313,10 +307,10 @@ class Real:
 @on_loop
 async def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:
     """For any order of assigns, ends, failures and cancellations, each job is in the state of the model."""
-    model, errors, left = Model(num_workers), list[BaseException](), list[BaseException]()
+    model, errors, left = _Model(num_workers), list[BaseException](), list[BaseException]()
     try:
         async with WorkerPool(workers.Gated, num_workers) as pool, asyncio.TaskGroup() as tasks:
-            real = Real(pool, tasks)
+            real = _Real(pool, tasks)
             errors = real.errors
             for action, choice in actions:
                 real.act(model, action, choice)

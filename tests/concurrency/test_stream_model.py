@@ -23,7 +23,7 @@ ACTIONS = st.lists(
 )
 
 
-class Model:
+class _Model:
     """A model of a stream whose calls end at once."""
 
     def __init__(self, capacity: int | None) -> None:
@@ -37,7 +37,6 @@ class Model:
         self.puts: list[str] = []  # the outcomes of finished puts
 
     def put(self, item: int) -> None:
-        """Add an item, or return the reason against it."""
         if self.end is not None:
             self.puts.append(f"{item} closed")
         elif self.is_full():
@@ -48,14 +47,12 @@ class Model:
         self.go_on()
 
     def put_wait(self, item: int) -> None:
-        """Add an item, let it wait, or return the reason against it."""
         if self.end is None and self.is_full():
             self.producers.append(item)
         else:
             self.put(item)
 
     def finish(self, end: str, *, now: bool) -> None:
-        """End the stream, and refuse producers that wait for room."""
         if end == "cancel" and self.end_read:
             return
         if self.end is None or end == "cancel":
@@ -67,7 +64,6 @@ class Model:
         self.go_on()
 
     def go_on(self) -> None:
-        """Let the reader read, and then the producers put, as far as they can."""
         while True:
             if self.waiting and self.items:
                 self.waiting = False
@@ -84,11 +80,10 @@ class Model:
                 return
 
     def is_full(self) -> bool:
-        """Whether there is no room."""
         return self.capacity is not None and len(self.items) >= self.capacity
 
 
-class Real:
+class _Real:
     """The real stream, and tasks that read from it and wait for room."""
 
     def __init__(self, stream: ExtendableStream[int], tasks: asyncio.TaskGroup) -> None:
@@ -102,7 +97,6 @@ class Real:
         self.producing: list[tuple[int, asyncio.Task[None]]] = []
 
     def put(self, item: int) -> None:
-        """Put, and record the outcome."""
         try:
             self.stream.put(item)
             self.puts.append(f"{item} put")
@@ -112,8 +106,6 @@ class Real:
             self.puts.append(f"{item} full")
 
     def put_wait(self, item: int) -> None:
-        """Put in a task."""
-
         async def put() -> None:
             try:
                 await self.stream.put_wait(item)
@@ -124,8 +116,6 @@ class Real:
         self.producing.append((item, self.tasks.create_task(put())))
 
     def read(self) -> None:
-        """Read in a task."""
-
         async def read() -> None:
             try:
                 self.reads.append(str(await anext(self.reader)))
@@ -142,7 +132,6 @@ class Real:
         self.reading = self.tasks.create_task(read())
 
     def finish(self, end: str, *, now: bool) -> None:
-        """End the stream in one of the possible ways."""
         if end == "stop":
             self.stream.stop()
         elif end == "cancel":
@@ -154,7 +143,7 @@ class Real:
                 self.refused_ends += 1
 
 
-class Waiting(ExtendableStream[int]):
+class _Waiting(ExtendableStream[int]):
     """A stream that waits before it takes an item."""
 
     async def _next(self) -> int:
@@ -166,9 +155,9 @@ class Waiting(ExtendableStream[int]):
 @on_loop
 async def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
     """For any order of calls, reads and puts have the outcomes of the model, and no item is lost or read twice."""
-    model = Model(capacity)
+    model = _Model(capacity)
     async with asyncio.TaskGroup() as tasks:
-        real = Real((Waiting if waits else ExtendableStream[int])(capacity=capacity), tasks)
+        real = _Real((_Waiting if waits else ExtendableStream[int])(capacity=capacity), tasks)
         for number, action in enumerate(actions):
             await act(model, real, action, number)
             assert (real.reads, real.puts) == (model.reads, model.puts), action
@@ -176,7 +165,7 @@ async def test_as_the_model(actions: list[str], capacity: int | None, *, waits: 
         real.finish("cancel", now=True)
 
 
-async def act(model: Model, real: Real, action: str, number: int) -> None:
+async def act(model: _Model, real: _Real, action: str, number: int) -> None:
     """Call one method of both, and let all tasks run until they wait."""
     if action == "put":
         model.put(number)

@@ -84,7 +84,7 @@ def test_async_orders_are_refused() -> None:
             type("Generated", (ExtendableStream,), {"_next": function})
 
 
-class Gated(ExtendableStream[int]):
+class _Gated(ExtendableStream[int]):
     """A stream that waits for its gate before it takes an item; the item 0 raises StopAsyncIteration."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Gated(ExtendableStream[int]):
 @on_loop
 async def test_an_end_at_once_interrupts_next(*, both: bool) -> None:
     """An end that comes at once ends a wait in `_next`; a real cancellation at the same time is raised."""
-    stream, error = Gated(), KeyError("a")
+    stream, error = _Gated(), KeyError("a")
     stream.put(1)
     caught: list[BaseException] = []
 
@@ -134,7 +134,7 @@ async def test_an_end_at_once_interrupts_next(*, both: bool) -> None:
         await anext(stream)
 
 
-class Ending(ExtendableStream[int]):
+class _Ending(ExtendableStream[int]):
     """A stream that ends itself during a read, or shields its wait from the end."""
 
     async def _next(self) -> int:
@@ -153,7 +153,7 @@ class Ending(ExtendableStream[int]):
 @on_loop
 async def test_ends_within_next(item: int, error: type[BaseException]) -> None:
     """However `_next` returns or raises when the stream ends, the read gives no item, and its task isn't cancelled."""
-    stream = Ending()
+    stream = _Ending()
     stream.put(item)
     async with asyncio.TaskGroup() as tasks:
 
@@ -180,7 +180,7 @@ async def test_the_end_can_not_be_forged() -> None:
     completions.put(future)
     with pytest.raises(RuntimeError, match="raised StopAsyncIteration"):
         await anext(aiter(completions))
-    stream = Gated()
+    stream = _Gated()
     stream.put(0)
     stream.put(1)
     stream.gate.release()
@@ -220,7 +220,7 @@ def test_wrong_arguments_are_refused() -> None:
         stream.throw(KeyError("b"))
 
 
-class Refusing(Stream[int, int]):
+class _Refusing(Stream[int, int]):
     """A stream of even numbers that refuses odd ones, and raises for 4."""
 
     def __init__(self, *, capacity: int) -> None:
@@ -245,7 +245,7 @@ class Refusing(Stream[int, int]):
 @on_loop
 async def test_errors_of_an_order_are_raised() -> None:
     """An exception of `_store` is raised by the put, whose room goes to the next; one of `_take` by the read."""
-    stream = Refusing(capacity=1)
+    stream = _Refusing(capacity=1)
     reader = aiter(stream)
     stream.put(2)
     async with asyncio.TaskGroup() as tasks:
@@ -265,7 +265,7 @@ async def test_errors_of_an_order_are_raised() -> None:
         assert await anext(reader) == 6
 
 
-class Late(Refusing):
+class _Late(_Refusing):
     """Such a stream, whose items are read only after an event that never comes."""
 
     async def _next(self) -> int:
@@ -276,7 +276,7 @@ class Late(Refusing):
 @on_loop
 async def test_an_error_of_an_order_holds_back_no_end() -> None:
     """If `_take` raises for an item that is dropped, the caller gets that error, and reader and producers the end."""
-    stream = Late(capacity=1)
+    stream = _Late(capacity=1)
     stream.put(4)
     async with asyncio.TaskGroup() as tasks:
 

@@ -159,7 +159,7 @@ def test_batches_made_by_threads_are_complete_and_in_order() -> None:
 
 
 @dataclass
-class ModelSlot:
+class _ModelSlot:
     """The model of an armed slot; a block is "free", "done" or the number of the worker that holds it."""
 
     number: int
@@ -169,7 +169,6 @@ class ModelSlot:
     cancelled: bool = False
 
     def open_blocks(self) -> list[int]:
-        """Return the blocks that could be claimed now."""
         if self.cancelled:
             return []
         free = [row for row in range(self.rows) if self.blocks[row] == "free"]
@@ -177,19 +176,18 @@ class ModelSlot:
         return [self.rows] if merge_is_open else free
 
     def is_through(self) -> bool:
-        """Return whether every block is done."""
         return all(block == "done" for block in self.blocks)
 
 
 class RingMachine(RuleBasedStateMachine):
     """Random calls in one thread, against a plain model."""
 
-    claims: Bundle[tuple[ModelSlot, int, Claim]] = Bundle("claims")
+    claims: Bundle[tuple[_ModelSlot, int, Claim]] = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
         self.rings = itertools.cycle(self.make_rings())
-        self.slots: dict[int, ModelSlot] = {}
+        self.slots: dict[int, _ModelSlot] = {}
         self.armed = [0] * 4  # how often each slot was
         self.number = 0
 
@@ -209,11 +207,11 @@ class RingMachine(RuleBasedStateMachine):
             return
         self.ring.arm(slot, self.number, blocks, merge=merge)
         self.armed[slot] += 1
-        self.slots[slot] = ModelSlot(self.number, blocks, self.armed[slot], ["free"] * (blocks + merge))
+        self.slots[slot] = _ModelSlot(self.number, blocks, self.armed[slot], ["free"] * (blocks + merge))
         self.number += 1
 
     @rule(target=claims, worker=st.integers(0, 3))
-    def claim(self, worker: int) -> MultipleResults[tuple[ModelSlot, int, Claim]]:
+    def claim(self, worker: int) -> MultipleResults[tuple[_ModelSlot, int, Claim]]:
         """Claim: the first open block of the earliest batch.
 
         Returns:
@@ -232,7 +230,7 @@ class RingMachine(RuleBasedStateMachine):
         return multiple((self.slots[slot], worker, claim))
 
     @rule(held=consumes(claims))
-    def finish(self, held: tuple[ModelSlot, int, Claim]) -> None:
+    def finish(self, held: tuple[_ModelSlot, int, Claim]) -> None:
         """A held block is finished, unless its worker was released in the meantime."""
         state, worker, claim = held
         if state.blocks[claim.block] != worker:

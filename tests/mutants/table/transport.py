@@ -134,14 +134,14 @@ TRANSPORT: Final[Faults] = {
         ),
         "outbox: an unsent packet is forgotten": (
             *("except BlockingIOError:\n return False", "except BlockingIOError:\n                pass"),
-            "transport/pipe/test_full_socket.py",
+            "transport/pipe/test_interrupts.py",
         ),
     },
     "transport/_pipe/_socket.py": {
         "frames: a long frame's pieces overlap": (
             "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES]",
             "body[start * _PACKET_BYTES : (start + 1) * _PACKET_BYTES + 1]",
-            "transport/pipe/test_full_socket.py",
+            "transport/pipe/test_interrupts.py",
         ),
         "frames: a withdrawn message's pieces stay": (
             "if kind is Kind.VOID:\n close_all(descriptors)\n self._pieces, self._size = [], 0",

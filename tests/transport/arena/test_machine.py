@@ -16,7 +16,7 @@ MOST_INVITED = 3
 
 
 @dataclass
-class View:
+class _View:
     """A live array: of which participant, over which slot, and what each of its bytes must be."""
 
     participant: int
@@ -26,10 +26,10 @@ class View:
 
 
 @dataclass
-class Model:
+class _Model:
     """The expected state, in plain Python; a hold is a view, or a message with the participant that may adopt it."""
 
-    views: list[View] = field(default_factory=list)
+    views: list[_View] = field(default_factory=list)
     messages: list[tuple[int, int]] = field(default_factory=list)  # slot, participant
     values: dict[int, int] = field(default_factory=dict)  # by slot: the bytes written last
     pages: dict[int, int] = field(default_factory=dict)  # by slot: those of its last lease
@@ -38,18 +38,16 @@ class Model:
     given: int = 0
 
     def holds(self) -> list[tuple[int, int]]:
-        """Return slot and participant of each hold."""
         return [(view.slot, view.participant) for view in self.views] + self.messages
 
     def held(self) -> set[int]:
-        """Return the slots that anyone holds."""
         return {slot for slot, _ in self.holds()}
 
 
 class ArenaMachine(RuleBasedStateMachine):
     """An owner and its participants in one process, against the model."""
 
-    def drawn_view(self, data: st.DataObject) -> View:
+    def drawn_view(self, data: st.DataObject) -> _View:
         """Return any view; it is drawn by its number, since Hypothesis keeps drawn values."""
         return self.model.views[data.draw(st.integers(0, len(self.model.views) - 1))]
 
@@ -57,7 +55,7 @@ class ArenaMachine(RuleBasedStateMachine):
     def make(self, headroom: float) -> None:
         """An arena without leases."""
         self.arena = Arena(max_bytes=LIMIT_PAGES * PAGE, headroom=headroom)
-        self.model = Model()
+        self.model = _Model()
         self.attached: dict[int, AttachedArena] = {}
         self.known: dict[int, set[int]] = {}
 
@@ -87,7 +85,7 @@ class ArenaMachine(RuleBasedStateMachine):
         slot, value = lease.slot, model.given % 251
         array = bytes_of(lease)
         array[...] = value
-        model.views.append(View(0, slot, value, array))
+        model.views.append(_View(0, slot, value, array))
         model.values[slot], model.pages[slot] = value, pages
         model.most_pages[slot] = max(pages, model.most_pages.get(slot, 0))
 
@@ -103,7 +101,7 @@ class ArenaMachine(RuleBasedStateMachine):
         slot, value = lease.slot, model.given % 251
         array = bytes_of(lease)
         array[...] = value
-        model.views.append(View(0, slot, value, array))
+        model.views.append(_View(0, slot, value, array))
         model.values[slot], model.pages[slot], model.most_pages[slot] = value, 0, 0
         self.collected()
         model.regions[slot] = len(region) // PAGE
@@ -152,7 +150,7 @@ class ArenaMachine(RuleBasedStateMachine):
                     attached.add_region(place.region, self.arena.region_descriptor(place.region))
                     self.known[participant].add(place.region)
                 array = bytes_of(attached.adopt(place))
-                self.model.views.append(View(participant, slot, self.model.values[slot], array))
+                self.model.views.append(_View(participant, slot, self.model.values[slot], array))
             case "drop":
                 attached.drop(slot)
             case _:

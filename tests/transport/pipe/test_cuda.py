@@ -31,11 +31,9 @@ class _Stream:
         self._log, self.name, self.device = log, name, 0
 
     def wait_event(self, event: "_Event") -> None:
-        """Stand for `torch.cuda.Stream.wait_event`."""
         self._log.append(f"{self.name} waits for {event.name}")
 
     def wait_stream(self, other: "_Stream") -> None:
-        """Stand for `torch.cuda.Stream.wait_stream`."""
         self._log.append(f"{self.name} waits for {other.name}")
 
 
@@ -46,11 +44,9 @@ class _Event:
         self._log, self.name = log, name
 
     def record(self, stream: _Stream) -> None:
-        """Stand for `torch.cuda.Event.record`."""
         self._log.append(f"{stream.name} records {self.name}")
 
     def ipc_handle(self) -> bytes:
-        """Stand for `torch.cuda.Event.ipc_handle`."""
         return self.name.encode()
 
 
@@ -62,7 +58,7 @@ class _Array:
         self.__array_interface__ = loan.__cuda_array_interface__
 
 
-class Device:
+class _Device:
     """A stand-in for torch in `_device_tensors`: memory of device 0 is the host's, and both ends are one process.
 
     Attributes:
@@ -85,30 +81,24 @@ class Device:
 
     @contextmanager
     def device(self, _device: int) -> Generator[None]:
-        """Stand for `torch.cuda.device`."""
         yield
 
     def current_stream(self, _device: int) -> _Stream:
-        """Stand for `torch.cuda.current_stream`."""
         return self.stream
 
     def empty(self, shape: Any, *, dtype: Any, device: str) -> Any:
-        """Stand for `torch.empty`."""
         assert device == "cuda:0"
         return torch.empty(shape, dtype=dtype)
 
     def as_tensor(self, loan: Any, *, device: str) -> Any:
-        """Stand for `torch.as_tensor`."""
         assert device == "cuda:0"
         return torch.from_numpy(np.asarray(_Array(loan)))
 
     @property
     def Event(self) -> Any:  # noqa: N802 - torch's name
-        """Stand for the class `torch.cuda.Event`."""
         return _Events(self)
 
     def reduce_tensor(self, tensor: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Stand for `torch.multiprocessing.reductions.reduce_tensor`."""
         if self.failure is not None:
             raise self.failure
         handle = b"memory %d" % self.slots
@@ -118,7 +108,6 @@ class Device:
         return None, (*described, 0, handle, tensor.numel(), 0, False, b"counter", 7, b"event", True)
 
     def rebuild_cuda_tensor(self, *arguments: Any) -> Any:
-        """Stand for `torch.multiprocessing.reductions.rebuild_cuda_tensor`."""
         _, size, stride, offset, _, dtype, device, handle, size_bytes, *rest = arguments
         memory = self._memory[handle]
         assert (size, stride, offset, dtype, device) == (memory.size(), (1,), 0, torch.uint8, 0)
@@ -130,7 +119,7 @@ class Device:
 class _Events:
     """The class of events: called, it makes one."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: _Device) -> None:
         self._device = device
 
     def __call__(self, *, interprocess: bool) -> _Event:
@@ -140,20 +129,19 @@ class _Events:
         return _Event(self._device.log, f"{('filled', 'released')[which]} {slot}")
 
     def from_ipc_handle(self, _device: object, handle: bytes) -> _Event:
-        """Stand for `torch.cuda.Event.from_ipc_handle`."""
         return _Event(self._device.log, handle.decode())
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+def device(monkeypatch: pytest.MonkeyPatch) -> _Device:
     """Return the stand-in, in torch's place; every tensor is on device 0, and slots are as of another process."""
-    made = Device()
+    made = _Device()
     checked: Callable[[object], dict[str, object]] = vars(_device_tensors)["_checked"]
 
     def of_another_process(shared: object) -> dict[str, object]:
         return {**checked(shared), "token": "another process"}
 
-    def module() -> Device:
+    def module() -> _Device:
         return made
 
     def on_host(_tensor: object) -> bool:
@@ -186,7 +174,7 @@ def pipe(
         yield reader, writer
 
 
-def test_streams_wait_and_hosts_do_not(device: Device) -> None:
+def test_streams_wait_and_hosts_do_not(device: _Device) -> None:
     """A slot is opened once; each side's stream waits for the other's event, and the slot is filled again."""
     with pipe() as (reader, writer):
         for step in range(3):
@@ -205,7 +193,7 @@ def test_streams_wait_and_hosts_do_not(device: Device) -> None:
     assert device.log == [*turn, "opens memory 0", *used, *turn, *used, *turn, *used]
 
 
-def test_a_slot_in_use_is_left_alone(device: Device) -> None:
+def test_a_slot_in_use_is_left_alone(device: _Device) -> None:
     """While the reader keeps a tensor, the next ones go to other slots; one larger than all gets a larger one."""
     with pipe(capacity=10) as (reader, writer):
         kept: list[Any] = []
@@ -222,7 +210,7 @@ def test_a_slot_in_use_is_left_alone(device: Device) -> None:
         kept.clear()
 
 
-def test_views_of_any_kind_arrive_as_their_values(device: Device) -> None:
+def test_views_of_any_kind_arrive_as_their_values(device: _Device) -> None:
     """Strided, conjugated, empty and 0-d tensors of each dtype come in one piece, and may be written to."""
     sent = [
         *(torch.arange(24).reshape(4, 6).T[::2], torch.tensor([1 + 2j]).conj(), torch.empty(0, 3), torch.tensor(7)),
@@ -238,7 +226,7 @@ def test_views_of_any_kind_arrive_as_their_values(device: Device) -> None:
     assert device.slots == 1
 
 
-def test_a_copying_reader_gives_the_slot_back_at_once(device: Device) -> None:
+def test_a_copying_reader_gives_the_slot_back_at_once(device: _Device) -> None:
     """With `copy=True` the tensor is the reader's own, and the slot is released behind the copy."""
     with pipe(copy=True) as (reader, writer):
         writer.send(torch.arange(5))
@@ -250,7 +238,7 @@ def test_a_copying_reader_gives_the_slot_back_at_once(device: Device) -> None:
     assert device.slots == 1
 
 
-def test_the_streams_of_use_are_waited_for(device: Device) -> None:
+def test_the_streams_of_use_are_waited_for(device: _Device) -> None:
     """A tensor that is dropped on another stream than that of its receipt is released after both."""
     with pipe() as (reader, writer):
         writer.send(torch.arange(5))
@@ -260,7 +248,7 @@ def test_the_streams_of_use_are_waited_for(device: Device) -> None:
     assert device.log[-2:] == ["stream waits for other", "stream records released 0"]
 
 
-def test_device_memory_is_limited(device: Device) -> None:
+def test_device_memory_is_limited(device: _Device) -> None:
     """`max_bytes` bounds a device's slots: an element that can't fit is refused, and one that may fit later waits."""
     with pipe(max_bytes=3 << 20) as (reader, writer):
         with pytest.raises(UsageError, match=r"must fit max_bytes=3145728; got 4194304 bytes on cuda:0"):
@@ -279,7 +267,7 @@ def test_device_memory_is_limited(device: Device) -> None:
     assert device.slots == 2
 
 
-def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: Device) -> None:
+def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: _Device) -> None:
     """If CUDA refuses to share memory, `send` raises torch's error, and the pipe stays usable."""
     with pipe() as (reader, writer):
         device.failure = RuntimeError("CUDA error: operation not supported")
@@ -292,7 +280,7 @@ def test_a_device_that_can_not_be_shared_is_an_error_of_the_send(device: Device)
         del tensor
 
 
-def test_a_process_can_not_receive_its_own_device_tensor(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_can_not_receive_its_own_device_tensor(device: _Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA would crash, so it is an error before torch is called, and the pipe stays usable."""
     monkeypatch.setattr(_device_tensors, "_checked", unchanged)
     with pipe() as (reader, writer):
@@ -305,7 +293,7 @@ def test_a_process_can_not_receive_its_own_device_tensor(device: Device, monkeyp
     assert not any("opens" in line for line in device.log)
 
 
-def test_device_tensors_need_consent_on_both_sides(device: Device) -> None:
+def test_device_tensors_need_consent_on_both_sides(device: _Device) -> None:
     """Neither shares nor opens device memory unless it may."""
     refusal = pytest.raises(MessageError, match="refused: this message has a CUDA tensor")
     with TensorPipeReader() as reader, refusal, TensorPipeWriter(reader.address, allow_pickle=True) as writer:
@@ -325,7 +313,7 @@ def test_device_tensors_need_consent_on_both_sides(device: Device) -> None:
         *(("filled", 5), ("must_wait", 1), ("token", None), ("other", 1)),
     ],
 )
-def test_damaged_device_slots_are_message_errors(device: Device, name: str, value: object) -> None:
+def test_damaged_device_slots_are_message_errors(device: _Device, name: str, value: object) -> None:
     """Handles that couldn't have been written, or reach out of their storage, never get to torch."""
     shared: dict[str, Any] = dict(json.loads(_device_tensors.WriterSlot(0, 1 << 20).shared()))
     _device_tensors.ReaderSlot(json.dumps(shared).encode())

@@ -249,7 +249,7 @@ def fill(writer: TensorPipeWriter) -> int:
 
 
 def test_a_message_in_pieces_is_taken_back_whole() -> None:
-    """Though some of its pieces were read already, and it held memory."""
+    """Its layout and its places arrive whole; a withdrawn one doesn't, though pieces were read, and it held memory."""
     count = 16_000  # arrays, each of them a place: more than a packet, and than the socket, takes
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1000) as writer:
         blanks = writer.empty([np.zeros(1)] * count)

@@ -22,21 +22,6 @@ from tests.transport.pipe.children import element_of, free_path, is_element, rec
 SHARING = 63  # pipes that one arena can serve
 
 
-def test_seventy_writers_reach_one_reader() -> None:
-    """Each with its elements in order."""
-    count = 70
-    with TensorPipeReader(num_writers=count) as reader, contextlib.ExitStack() as scope:
-        writers = [scope.enter_context(TensorPipeWriter(reader.address)) for _ in range(count)]
-        for step in range(2):
-            for number, writer in enumerate(writers):
-                writer.send((number, element_of(step)))
-        scope.close()
-        received = list(reader)
-    assert all(is_element(element, step) for step in (0, 1) for _, element in received[step * count : step * count + 1])
-    for number in range(count):
-        assert [element["step"] for sender, element in received if sender == number] == [0, 1]
-
-
 def test_one_arena_serves_so_many_pipes_at_once_and_any_number_in_all() -> None:
     """One more is refused with the ways out; a closed one makes room, as soon as what it sent was dropped."""
     with TensorPipeReader(num_writers=None) as reader, Arena() as arena, contextlib.ExitStack() as scope:

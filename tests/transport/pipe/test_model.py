@@ -19,7 +19,7 @@ SIZES = st.sampled_from([1, 1000, INLINE, LARGE, LARGE + 1, 3 * LARGE])
 
 
 @dataclass
-class Shared:
+class _Shared:
     """Memory of `empty`: every holder sees its current contents.
 
     Attributes:
@@ -32,7 +32,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Sent:
+class _Sent:
     """The model of an element.
 
     Attributes:
@@ -43,15 +43,13 @@ class Sent:
 
     size: int
     value: int
-    shared: Shared | None
+    shared: _Shared | None
 
     @property
     def in_a_slot(self) -> bool:
-        """Whether it takes memory of the arena."""
         return self.shared is not None or self.size >= LARGE
 
     def is_same(self, received: Any) -> bool:
-        """Return whether an element is whole, and equal to the model's."""
         value = self.value if self.shared is None else self.shared.value
         return received["x"].shape == (self.size,) and bool((received["x"] == value).all())
 
@@ -61,9 +59,9 @@ class PipeMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_their_way: deque[Sent] = deque()
-        self.kept: list[tuple[Sent, Any]] = []
-        self.memories: list[Shared] = []
+        self.on_their_way: deque[_Sent] = deque()
+        self.kept: list[tuple[_Sent, Any]] = []
+        self.memories: list[_Shared] = []
         self.number = 0
         self.ended = False
 
@@ -79,7 +77,7 @@ class PipeMachine(RuleBasedStateMachine):
         """Return whether there is so much in the socket that the next frame may have to wait."""
         return sum(not sent.in_a_slot and sent.size == INLINE for sent in self.on_their_way) > 1
 
-    def send(self, sent: Sent, array: Any) -> None:
+    def send(self, sent: _Sent, array: Any) -> None:
         """Send; it fails exactly if the pipe is full, or its socket is, and then nothing is sent."""
         if self.ended:
             with pytest.raises(ClosedError):
@@ -101,7 +99,7 @@ class PipeMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.number += 1
             array = np.full(size, self.number % 251, np.uint8)
-            self.send(Sent(size, self.number % 251, None), array)
+            self.send(_Sent(size, self.number % 251, None), array)
             array[:] = 255
 
     @precondition(lambda self: not self.ended and len(self.memories) < 5)
@@ -111,14 +109,14 @@ class PipeMachine(RuleBasedStateMachine):
         self.number += 1
         memory = self.writer.empty(np.empty(size, np.uint8), timeout_seconds=0)
         memory[:] = self.number % 251
-        self.memories.append(Shared(self.number % 251, memory))
+        self.memories.append(_Shared(self.number % 251, memory))
 
     @precondition(lambda self: self.memories)
     @rule(which=st.integers(0, 4))
     def send_by_reference(self, which: int) -> None:
         """It is sent, perhaps once more."""
         shared = self.memories[which % len(self.memories)]
-        self.send(Sent(len(shared.memory), 0, shared), shared.memory)
+        self.send(_Sent(len(shared.memory), 0, shared), shared.memory)
 
     @precondition(lambda self: self.memories and not self.copies)
     @rule(which=st.integers(0, 4))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from penstock.errors import EndOfPipeError, UsageError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
@@ -76,26 +75,6 @@ def test_memory_is_used_again() -> None:
     with TensorPipeReader() as reader, running("fork", send_steps, reader.address, 200):
         places = {element["x"].ctypes.data for element in reader}
     assert len(places) <= 5
-
-
-def test_arrays_of_empty_are_sent_without_a_copy() -> None:
-    """Only metadata goes through the socket; the reader sees later writes, and small arrays are views there, too."""
-    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
-        batch: dict[str, Any] = writer.empty({"x": np.zeros((300, 300), np.float32), "y": np.zeros(3, np.int16)})
-        batch["x"][...] = 1.5
-        batch["y"][...] = [1, 2, 3]
-        writer.send({**batch, "name": "first"})
-        received = reader.receive()
-        assert received["name"] == "first"
-        assert_array_equal(received["x"], batch["x"])
-        assert_array_equal(received["y"], [1, 2, 3])
-        assert writer.counters.shared_bytes == 300 * 300 * 4 + 6
-        assert writer.counters.copied_bytes <= 64
-        batch["x"][0, 0] = 7
-        batch["y"][0] = 7
-        assert (received["x"][0, 0], received["y"][0]) == (7, 7)
-        writer.send(batch["x"][10:20])
-        assert_array_equal(reader.receive(), batch["x"][10:20])
 
 
 def test_one_arena_serves_several_pipes() -> None:
@@ -168,11 +147,16 @@ def test_counters_count_messages_copies_pickles_and_waits() -> None:
                 writer.send({"x": np.zeros(LARGE), "what": what})
             with pytest.raises(TimeoutError):
                 writer.send(element_of(3), timeout_seconds=0.02)
+            assert [reader.receive()["what"] for _ in range(2)] == [{1, 2}, {3}]
+            copied_bytes = writer.counters.copied_bytes
+            writer.send(writer.empty({"x": np.zeros((300, 300), np.float32), "y": np.zeros(3, np.int16)}))
             counters = writer.counters
-            assert (counters.messages, counters.pickled, counters.waits) == (2, 2, 1)
-            assert counters.copied_bytes >= 2 * 8 * LARGE
-        assert [element["what"] for element in reader] == [{1, 2}, {3}]
-        assert reader.messages == 2
+            assert (counters.messages, counters.pickled, counters.waits) == (3, 2, 1)
+            assert copied_bytes >= 2 * 8 * LARGE
+            assert counters.copied_bytes <= copied_bytes + 64
+            assert counters.shared_bytes == 300 * 300 * 4 + 6
+        assert len(list(reader)) == 1
+        assert reader.messages == 3
 
 
 def fill_socket(writer: TensorPipeWriter, parts: Any, timeout_seconds: float) -> int:
@@ -217,13 +201,12 @@ def test_a_send_that_waits_for_the_socket_sleeps() -> None:
         drain(reader)
 
 
-@pytest.mark.parametrize("num_parts", [0, 3000], ids=["one packet", "several packets"])
-def test_an_element_that_timed_out_was_not_sent(num_parts: int) -> None:
+def test_an_element_that_timed_out_was_not_sent() -> None:
     """It never arrives, and holds no memory, even if it waited for the socket, or a part of it was sent."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=100) as writer:
         memory = writer.empty(np.zeros(3000, np.uint8))
         memory[:] = 7
-        parts = [memory[step : step + 1] for step in range(num_parts)]
+        parts = [memory[step : step + 1] for step in range(3000)]  # so that it takes several packets
         drained: list[int] = []
         sent: list[int] = []
         for _ in range(8):
