@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 import textwrap
-import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Literal
@@ -353,29 +351,6 @@ def test_a_program_ends_whose_job_hangs(library: Path, arguments: str, last: str
     assert (code, out) == (0, printed)
     assert "RuntimeWarning: a job must end within the patience" in errors
     assert "<NativeJob: of an extension>" in errors
-
-
-def test_the_threads_leave_signals_to_python() -> None:
-    """A signal sent to the process runs Python's handler, on the main thread, while jobs run."""
-    seen: list[threading.Thread] = []
-
-    def note(_number: int, _frame: object) -> None:
-        seen.append(threading.current_thread())
-
-    before = signal.signal(signal.SIGUSR1, note)
-
-    async def run() -> None:
-        async with NativeThreadPool(4) as pool:
-            for _ in range(20):
-                os.kill(os.getpid(), signal.SIGUSR1)
-                await pool.submit(NativeJob.crc32(bytes(10_000)))
-
-    try:
-        asyncio.run(run())
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert seen
-    assert set(seen) == {threading.main_thread()}
 
 
 def test_left_in_another_loop(new_loop: NewLoop) -> None:

@@ -1,6 +1,5 @@
 """Extensions, built by themselves from the public headers, exchange bytes with Python without a copy."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
@@ -88,13 +87,6 @@ def test_a_cpp_string_goes_to_python_and_back(extension: Extension, size: int) -
     assert extension.living() == 0
 
 
-def test_threads_of_cpp_drop_owners_that_python_released(extension: Extension) -> None:
-    """An owner made in C++ is shared and dropped by its threads after Python has released it."""
-    extension.keep(extension.make(1000))
-    extension.drop_elsewhere()
-    assert extension.living() == 0
-
-
 def test_any_buffer_goes_to_cpp_and_back(extension: Extension) -> None:
     """Python's bytes, arrays and leases are seen in C++ where they are, and held until the last handle is dropped."""
     memory, leases = Memory(), leased_slots()
@@ -159,17 +151,3 @@ def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
     """
     for _ in range(3):
         assert outcome(program) == (0, "", "")
-
-
-def test_threads_of_python_share_with_cpp(extension: Extension) -> None:
-    """Many threads that make, slice and drop strings of C++ leave none."""
-
-    def share() -> None:
-        for size in range(500):
-            assert len(extension.make(size)[size // 2 :]) == size - size // 2
-
-    threads = [threading.Thread(target=share) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
