@@ -119,23 +119,6 @@ def test_damaged_data_is_refused(codec: Any, data: bytes, cut: float, flipped: i
     assert codec != "zlib" or isinstance(made, ValueError) or made == zlib.decompress(garbage)
 
 
-@pytest.mark.parametrize("codec", ["gzip", pytest.param("zstd", marks=needs_zstd)])
-@given(parts=st.lists(contents(), min_size=1, max_size=5))
-def test_members_and_frames_are_joined(codec: Any, parts: list[bytes]) -> None:
-    """Several concatenated gzip members or zstd frames give one output; a gzip file may end in zeros."""
-    source = b"".join(compressed(codec, part) for part in parts)
-    whole = b"".join(parts)
-    padded = source + bytes(7) if codec == "gzip" else source
-    results = run_jobs(
-        NativeJob.decompress(source, codec=codec),
-        NativeJob.decompress(padded, codec=codec, size=len(whole)),
-        NativeJob.decompress(padded, codec=codec, max_size=len(whole)),
-    )
-    assert results == [whole] * 3
-    if codec == "gzip":
-        assert gzip.decompress(padded) == whole
-
-
 @needs_zstd
 @given(data=contents(), skipped=st.binary(max_size=20))
 def test_frames_without_a_content_size(data: bytes, skipped: bytes) -> None:

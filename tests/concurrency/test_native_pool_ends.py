@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from penstock.concurrency import NativeJob, NativeThreadPool
-from penstock.errors import ClosedError, UsageError
+from penstock.errors import ClosedError
 from tests.concurrency.conftest import NewLoop
 from tests.concurrency.loops import on_loop, on_loops
 from tests.concurrency.native_extension import Extension
@@ -111,66 +111,40 @@ def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension, 
     assert target == b"xxx"
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_is_refused_and_the_parent_unharmed(extension: Extension, new_loop: NewLoop) -> None:
-    """The child's copy says that it has no threads, and the child can open a new pool; the parent continues."""
-    target, outs = bytearray(3), [bytearray(1) for _ in range(5)]
-
-    async def in_child(pool: NativeThreadPool) -> None:
-        with pytest.raises(UsageError, match=r"os\.fork"):
-            pool.submit(NativeJob.crc32(b""))
-        async with NativeThreadPool(2) as own:
-            assert await own.submit(NativeJob.crc32(b"123456789")) == 0xCBF43926
-
-    def child(pool: NativeThreadPool) -> None:
-        status = 1
-        try:
-            with asyncio.Runner(loop_factory=new_loop) as runner:
-                runner.run(in_child(pool))
-            del pool
-            gc.collect()
-            status = 0
-        finally:
-            os._exit(status)
-
-    async def run() -> None:
-        async with NativeThreadPool(1) as pool:
-            running = pool.submit(NativeJob.from_extension(extension.filling(target)))
-            await asyncio.to_thread(extension.await_waiting, 1)
-            queued = [pool.submit(NativeJob.copy(b"a", out)) for out in outs]
-            pid = os.fork()
-            if pid == 0:
-                child(pool)
-            assert await asyncio.to_thread(os.waitpid, pid, 0) == (pid, 0)
-            extension.open_gate()
-            assert await running is None
-            assert [await future for future in queued] == [b"a"] * 5
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
-
-
-def test_a_child_may_leave_the_scope_it_inherited(library: Path) -> None:
-    """A child that leaves its parent's scope by an exception ends at once, and affects nothing of the parent."""
+def test_a_forked_child_has_no_threads(library: Path) -> None:
+    """It is refused, may open a new pool, and leaves the scope that it inherited at once; the parent is unharmed."""
     program = """
+        from penstock.errors import UsageError
         async def main():
-            target = bytearray(3)
+            target, out = bytearray(3), bytearray(3)
             try:
                 async with NativeThreadPool(1) as pool:
-                    future = pool.submit(filling(target))
+                    running = pool.submit(filling(target))
                     await asyncio.to_thread(extension.await_waiting, 1)
+                    queued = pool.submit(NativeJob.copy(b"abc", out))
                     pid = os.fork()
                     if pid == 0:
-                        raise SystemExit(7)
+                        try:
+                            pool.submit(NativeJob.crc32(b""))
+                        except UsageError as error:
+                            assert "os.fork()" in str(error)
+                            raise SystemExit(7)
                     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
                     extension.open_gate()
-                    await future
-            except SystemExit:
-                os._exit(7)  # closing the loop here would take the parent's descriptors out of its poll
-            print(target.decode())
+                    await running
+                    await queued
+            except SystemExit:  # closing this loop would take the parent's descriptors out of its poll
+                thread = threading.Thread(target=lambda: asyncio.run(own()))
+                thread.start()
+                thread.join()
+            print(target.decode(), out.decode())
+
+        async def own():
+            async with NativeThreadPool(2) as pool:
+                os._exit(7 if await pool.submit(NativeJob.crc32(b"123456789")) == 0xCBF43926 else 1)
         asyncio.run(main())
     """
-    assert outcome(program, library)[:2] == (0, "xxx\n")
+    assert outcome(program, library)[:2] == (0, "xxx abc\n")
 
 
 @pytest.mark.parametrize("opens", [False, True])

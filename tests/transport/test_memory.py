@@ -1,14 +1,12 @@
 """A lease comes back exactly once, when the last view over it dies, wherever and however that happens."""
 
 import gc
-import threading
 from typing import cast
 
 import numpy as np
 import pytest
 
 from penstock._memory import ALIGNMENT, Memory, aligned, array_over
-from penstock._os import Bell
 from penstock.errors import UsageError
 from tests.programs.forked import outcome
 
@@ -83,51 +81,6 @@ def test_a_function_is_called_after_the_return() -> None:
         gc.collect()
         assert taken[-1] == [slot]
     assert len(taken) == 3
-
-
-def test_threads_may_drop_views_at_any_time() -> None:
-    """Leases dropped by several threads while the owner drains come back once each, and the counts are exact."""
-    memory = Memory()
-    region = memory.allocate(64)
-    seen: list[int] = []
-
-    def drop(first: int) -> None:
-        for slot in range(first, first + 1000):
-            array_over(memory.lease(region, slot), (64,), np.uint8)[::2].sum()
-
-    threads = [threading.Thread(target=drop, args=(1000 * i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        seen += memory.released()
-    for thread in threads:
-        thread.join()
-    seen += memory.released()
-    assert sorted(seen) == list(range(4000))
-    assert memory.leased == memory.returned == 4000
-
-
-def test_a_return_rings_the_bell() -> None:
-    """A drop on any thread wakes the thread that waits for a free slot."""
-    bell = Bell()
-    memory = Memory(bell=bell)
-    held = [memory.lease(memory.allocate(64), slot=2)]
-    assert not bell.wait(timeout_seconds=0)
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    assert bell.wait()
-    thread.join()
-    assert memory.released() == [2]
-
-
-def test_a_return_after_all_owners_are_gone_is_harmless() -> None:
-    """A view that outlives the memory, its bell and the owner's thread is dropped without a word."""
-    memory = Memory(bell=Bell())
-    array = array_over(memory.lease(memory.allocate(64), slot=0), (64,), np.uint8)
-    del memory
-    gc.collect()
-    array[...] = 1
-    del array
 
 
 HOLDERS = """

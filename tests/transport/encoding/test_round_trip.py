@@ -128,7 +128,8 @@ def test_mapped_files_arrive_as_arrays(tmp_path: pathlib.Path) -> None:
 
 def test_large_arrays_are_aligned_views() -> None:
     """Arrays beyond the copied size lie in the memory, at multiples of 64 bytes, in the order they had."""
-    arrays = {str(number): np.full((300, 301), number, "u1", "CF"[number % 2]) for number in range(4)}
+    orders: list[Any] = ["C", "F", "C", "F"]
+    arrays = {str(number): np.full((300, 301), number, "u1", order) for number, order in enumerate(orders)}
     ends = Ends()
     message = ends.sent(arrays)
     memory = written(message)
