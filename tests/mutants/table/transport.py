@@ -111,7 +111,7 @@ TRANSPORT: Final[Faults] = {
         ),
         "connection: slots of unread messages are not returned": (
             *("self._arena.drop(slot)", "pass"),
-            *("transport/pipe/test_ends.py", "transport/pipe/test_deaths.py", "transport/pipe/test_kept_memory.py"),
+            *("transport/pipe/test_ends.py", "transport/pipe/test_deaths.py", "transport/pipe/test_limits.py"),
         ),
         "connection: a dead writer's child keeps the reader waiting": (
             *("if self._process is None or not has_ended(self._process):", "if True:"),
@@ -125,7 +125,7 @@ TRANSPORT: Final[Faults] = {
         ),
         "sender: a withdrawn message keeps its holds": (
             *("self.arena.unhold(slot, self._participant)", "pass"),
-            *("transport/pipe/test_interrupts.py", "transport/pipe/test_kept_memory.py"),
+            *("transport/pipe/test_interrupts.py", "transport/pipe/test_limits.py"),
         ),
         "sender: one message more than promised is in flight": (
             "self.arena.acknowledged(self._participant) < self._capacity",
@@ -156,7 +156,7 @@ TRANSPORT: Final[Faults] = {
         ),
         "layout: a negative stride starts one item late": (
             *("sum((size - 1) * -step", "sum(size * -step"),
-            *("transport/pipe/test_strided.py", "transport/encoding/test_round_trip.py"),
+            *("transport/pipe/test_by_reference.py", "transport/encoding/test_round_trip.py"),
         ),
     },
     "transport/_encoding/_decoder.py": {

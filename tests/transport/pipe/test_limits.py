@@ -1,9 +1,13 @@
-"""Exhausted limits and wrong addresses: an error says so, and nothing is left or disturbed."""
+"""Exhausted limits, kept memory and wrong addresses: an error says so, and nothing is left or disturbed."""
 
+import asyncio
 import contextlib
 import gc
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Generator
@@ -234,3 +238,99 @@ def test_a_program_that_leaves_ends_open_ends_in_silence() -> None:
     warned = outcome(OPEN.format(warns="warnings.simplefilter('default')")).stderr
     lines = [line for line in warned.splitlines() if not line.startswith(" ")]
     assert all("ResourceWarning" in line or "sys:1" in line for line in lines), lines
+
+
+def test_memory_all_kept_by_the_reader_is_an_error_there() -> None:
+    """At max_bytes the writer waits, and the waiting reader raises with a remedy; after that, both continue."""
+    with TensorPipeReader() as reader:
+        arena_bytes = 3 * element_of(0)["x"].nbytes + 20_000
+        with running("fork", _send_with_limit, reader.address, 6, arena_bytes):
+            kept = [reader.receive() for _ in range(3)]
+            for _ in range(2):
+                with pytest.raises(UsageError, match="copy=True"):
+                    reader.receive()
+            assert all(is_element(element, step) for step, element in enumerate(kept))
+            kept.clear()
+            assert [element["step"] for element in reader] == [3, 4, 5]
+
+
+def test_memory_in_reference_cycles_is_collected_first() -> None:
+    """A cycle that holds all memory is no error: it is collected."""
+    with TensorPipeReader() as reader:
+        gc.disable()
+        try:
+            with running("fork", _send_with_limit, reader.address, 20, 3 * element_of(0)["x"].nbytes + 20_000):
+                for step in range(20):
+                    element = reader.receive()
+                    assert is_element(element, step)
+                    element["self"] = element
+                    del element
+        finally:
+            gc.enable()
+
+
+def test_memory_all_kept_by_the_writer_is_an_error_there() -> None:
+    """No other process could free it; nor could an element that is larger than max_bytes be sent."""
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address, max_bytes=1_000_000) as writer:
+        with pytest.raises(UsageError, match=r"max_bytes.*1.?000.?000"):
+            writer.send(np.zeros(200_000))
+        kept = [writer.empty(np.zeros(50_000))]
+        with pytest.raises(UsageError, match="Drop the elements of empty"):
+            kept.extend(writer.empty(np.zeros(50_000)) for _ in range(5))
+        kept.clear()
+        writer.send(element_of(0))
+        assert is_element(reader.receive(), 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_warning_about_kept_elements_names_the_caller(*, is_async: bool) -> None:
+    """The warning shows the line that called `receive`, and appears once."""
+    kept: list[object] = []
+    with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:
+
+        async def receive() -> None:
+            kept.append(await reader.areceive() if is_async else reader.receive())
+
+        def keep_elements() -> None:
+            for step in range(8):
+                writer.send(element_of(step))
+                asyncio.run(receive())
+
+        with pytest.warns(UserWarning, match="received elements are still referenced") as caught:
+            keep_elements()
+    assert [warning.filename for warning in caught] == [__file__]
+    assert "copy=True" in str(caught[0].message)
+
+
+def _send_with_limit(address: str, count: int, max_bytes: int) -> None:
+    with TensorPipeWriter(address, max_bytes=max_bytes) as writer:
+        for step in range(count):
+            writer.send(element_of(step))
+
+
+KEEPING = """
+import threading, numpy as np
+from penstock.transport import TensorPipeReader, TensorPipeWriter
+
+def send(address):
+    with TensorPipeWriter(address) as writer:
+        for step in range(4):
+            writer.send(np.full(25_000_000, step, np.uint8))
+
+with TensorPipeReader() as reader:
+    threading.Thread(target=send, args=(reader.address,)).start()
+    kept = list(reader)
+    assert len(kept) == 4 and all((array == step).all() for step, array in enumerate(kept))
+print(sum(array.nbytes for array in kept))
+"""
+NO_SHM = "mount -t tmpfs -o size=0,nr_inodes=1,mode=0 none /dev/shm && exec "
+
+
+def test_a_pipe_carries_more_than_dev_shm_holds() -> None:
+    """100 MB are kept alive at once, in a private mount namespace without /dev/shm."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("private mount namespaces are not permitted here")
+    command = [unshare, "-m", "bash", "-c", NO_SHM + '"$0" -W ignore -c "$1"', sys.executable, KEEPING]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "100000000"), done.stderr
