@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import lzma
-import os
 import socket
 import struct
 import zlib
@@ -25,47 +24,31 @@ def wrap(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
     return lambda data: cast("bytes", Bytes(request.param(b"__" + data + b"__"))[2:-2])
 
 
-def test_parsers_and_hashes(wrap: Callable[[bytes], bytes]) -> None:
-    """JSON in each of its encodings, zlib, lzma, hashlib and struct read a handle."""
+def test_the_standard_library(wrap: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """JSON in each of its encodings, other parsers, decompressors, hashes, files and sockets take a handle."""
     value = {"name": "péage", "lanes": [1, 2]}
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32", "utf-16-le"):
         assert json.loads(wrap(json.dumps(value, ensure_ascii=False).encode(encoding))) == value
     text = b"a lot of text " * 1000
-    assert zlib.decompress(wrap(zlib.compress(text))) == text
-    assert zlib.decompressobj().decompress(wrap(zlib.compress(text))) == text
-    assert zlib.decompress(zlib.compress(wrap(text))) == text
+    assert zlib.decompress(wrap(zlib.compress(text))) == zlib.decompress(zlib.compress(wrap(text))) == text
     assert lzma.decompress(wrap(lzma.compress(text))) == text
-    assert zlib.crc32(wrap(text)) == zlib.crc32(text)
     assert hashlib.sha256(wrap(text)).digest() == hashlib.sha256(text).digest()
-    assert struct.unpack_from("<HH", wrap(b"\1\0\2\0\3\0"), 2) == (2, 3)
     assert struct.unpack("<3H", wrap(b"\1\0\2\0\3\0")) == (1, 2, 3)
-    assert int.from_bytes(wrap(b"\1\2"), "big") == 258
-    assert float(wrap(b"1.5")) == 1.5
-    assert bytes.fromhex(wrap(b"ab").hex()) == b"ab"
-
-
-def test_files_and_sockets(wrap: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    """Files, descriptors, sockets and io's objects write and read a handle; a socket fills one that is writable."""
+    assert (int.from_bytes(wrap(b"\1\2"), "big"), float(wrap(b"1.5"))) == (258, 1.5)
     path = tmp_path / "data"
     with path.open("wb") as buffered:
         assert buffered.write(wrap(b"one")) == 3
         buffered.writelines([wrap(b"two"), wrap(b"three")])
-    with path.open("ab", buffering=0) as raw:
-        assert raw.write(wrap(b"four")) == 4
-        assert os.writev(raw.fileno(), [wrap(b"six"), b"!"]) == 4
-    assert path.read_bytes() == b"onetwothreefoursix!"
-    assert io.BytesIO(wrap(b"abc")).read() == b"abc"
+    assert path.read_bytes() == b"onetwothree"
     joined = bytearray(wrap(b"abc"))
     joined += wrap(b"d")
-    joined.extend(wrap(b"ef"))
-    assert joined == b"abcdef"
+    assert joined == b"abcd"
     left, right = socket.socketpair()
     with left, right:
-        left.sendall(wrap(b"two"))
         assert left.sendmsg([wrap(b"three"), b"four"]) == 9
-        received = bytearray(12)
-        assert right.recv_into(Bytes(received)) == 12
-        assert received == b"twothreefour"
+        received = bytearray(9)
+        assert right.recv_into(Bytes(received)) == 9
+        assert received == b"threefour"
 
 
 def test_http_of_aiohttp(wrap: Callable[[bytes], bytes]) -> None:

@@ -26,42 +26,29 @@ def stranger(address: str) -> Generator[socket.socket]:
         yield connected
 
 
-class Recorded:
-    """The packets that a real writer sent, with their descriptors, which this owns."""
-
-    def __init__(self) -> None:
-        self.packets: list[tuple[bytes, list[int]]] = []
-        name = f"@penstock-recorder-{os.getpid()}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind("\0" + name[1:])
-            listening.listen()
-            writer = TensorPipeWriter(name, capacity=10)
-            with listening.accept()[0] as connected:
-                writer.send({"x": np.arange(3), "label": 7, "name": "a"})
-                writer.send(element_of(1))
-                writer.send({**writer.empty({"y": np.zeros(30_000)}), "text": "b"})
-                writer.close()
-                while True:
-                    packet, descriptors, _, _ = socket.recv_fds(connected, 1 << 17, 8)
-                    if not packet:
-                        break
-                    self.packets.append((packet, list(descriptors)))
-                    if packet[0] == 6:  # its last word
-                        break
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        for _, descriptors in self.packets:
-            for descriptor in descriptors:
-                os.close(descriptor)
+Recorded = list[tuple[bytes, list[int]]]  # packets, with their descriptors
 
 
 @pytest.fixture(scope="module")
 def recorded() -> Iterator[Recorded]:
-    """Return what a real writer sent."""
-    made = Recorded()
-    yield made
-    made.close()
+    """Yield the packets that a real writer sent."""
+    packets: Recorded = []
+    name = f"@penstock-recorder-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind("\0" + name[1:])
+        listening.listen()
+        writer = TensorPipeWriter(name, capacity=10)
+        with listening.accept()[0] as connected:
+            writer.send({"x": np.arange(3), "label": 7, "name": "a"})
+            writer.send(element_of(1))
+            writer.send({**writer.empty({"y": np.zeros(30_000)}), "text": "b"})
+            writer.close()
+            while not packets or packets[-1][0][:1] not in (b"", b"\6"):  # its last word
+                packets.append(socket.recv_fds(connected, 1 << 17, 8)[:2])
+    yield packets
+    for _, descriptors in packets:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def play(recorded: Recorded, change: Callable[[int, bytes], bytes | None]) -> list[object]:
@@ -69,7 +56,7 @@ def play(recorded: Recorded, change: Callable[[int, bytes], bytes | None]) -> li
     found: list[object] = []
     with TensorPipeReader() as reader:
         with stranger(reader.address) as connected:
-            for place, (packet, descriptors) in enumerate(recorded.packets):
+            for place, (packet, descriptors) in enumerate(recorded):
                 changed = change(place, packet)
                 if changed:
                     socket.send_fds(connected, [changed], descriptors)
@@ -94,9 +81,9 @@ def test_packets_that_are_played_back_are_understood(recorded: Recorded) -> None
 @given(data=st.data())
 def test_changed_packets_are_elements_or_message_errors(recorded: Recorded, data: st.DataObject) -> None:
     """Whatever bytes are flipped, cut off, added or left out: no crash, no hang, no other error."""
-    victim = data.draw(st.integers(0, len(recorded.packets) - 1), label="packet")
+    victim = data.draw(st.integers(0, len(recorded) - 1), label="packet")
     kind = data.draw(st.sampled_from(["flip", "cut", "add", "drop", "number"]), label="change")
-    length = len(recorded.packets[victim][0])
+    length = len(recorded[victim][0])
     at = data.draw(st.integers(0, length - 1), label="at")
     value = data.draw(st.integers(0, 255), label="value")
     number = data.draw(
