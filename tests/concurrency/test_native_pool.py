@@ -201,37 +201,12 @@ async def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads
     assert not any(is_held(buffer) for buffer in buffers)
 
 
+@pytest.mark.parametrize("by_an_error", [False, True])
 @on_loops
-async def test_leaving_by_an_exception_withdraws_the_rest(extension: Extension) -> None:
-    """Left by an exception, the scope waits for running jobs; the others fail, and release their buffers."""
+async def test_leaving_early_withdraws_the_rest(extension: Extension, *, by_an_error: bool) -> None:
+    """Left by an exception, or cancelled while it is left, the scope waits for running jobs; others fail at once."""
     target, out = bytearray(3), bytearray(3)
-    submitted: list[asyncio.Future[Any]] = []
-
-    async def use() -> None:
-        async with NativeThreadPool(1) as pool:
-            submitted.append(pool.submit(NativeJob.from_extension(extension.filling(target))))
-            await asyncio.to_thread(extension.await_waiting, 1)
-            submitted.append(pool.submit(NativeJob.copy(b"abc", out)))
-            not_kept = pool.submit(NativeJob.copy(b"abc", out))  # nothing is logged for it
-            not_kept.add_done_callback(lambda _: extension.open_gate())
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        await use()
-    assert submitted[0].result() is None
-    with pytest.raises(ClosedError, match="not started"):
-        submitted[1].result()
-    assert not is_held(out)
-    assert target == b"xxx"
-    assert out == bytes(3)
-
-
-@on_loops
-async def test_leaving_can_be_cancelled(extension: Extension) -> None:
-    """A task cancelled while it leaves the scope withdraws jobs that were not started, and waits for running ones."""
-    target, out = bytearray(3), bytearray(3)
-    loop = asyncio.get_running_loop()
-    leaving = asyncio.Event()
+    loop, leaving = asyncio.get_running_loop(), asyncio.Event()
     queued: list[asyncio.Future[bytearray]] = []
 
     async def use() -> None:
@@ -239,18 +214,23 @@ async def test_leaving_can_be_cancelled(extension: Extension) -> None:
             pool.submit(NativeJob.from_extension(extension.filling(target)))
             await asyncio.to_thread(extension.await_waiting, 1)
             queued.append(pool.submit(NativeJob.copy(b"abc", out)))
+            pool.submit(NativeJob.copy(b"abc", out))  # its future isn't kept, and nothing is logged for it
             loop.call_soon(leaving.set)
+            if by_an_error:
+                raise KeyError("mine")
 
     task = loop.create_task(use())
     await leaving.wait()
-    task.cancel()
-    with pytest.raises(ClosedError):
+    if not by_an_error:
+        task.cancel()
+    with pytest.raises(ClosedError, match="not started"):
         await queued[0]
+    assert not is_held(out)
     assert not task.done()
     extension.open_gate()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(KeyError if by_an_error else asyncio.CancelledError):
         await task
-    assert target == b"xxx"
+    assert (target, out) == (b"xxx", bytes(3))
 
 
 @on_loop

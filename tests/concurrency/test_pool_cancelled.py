@@ -109,6 +109,7 @@ async def test_cancelling_waits_for_plain_jobs_in_threads() -> None:
 async def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -> None:
     """An async job gets a CancelledError where it waits, its worker is stopped, and its future is cancelled."""
     seen: list[str] = []
+    futures: list[asyncio.Future[None]] = []
     began = threading.Event()
 
     class Waiting:
@@ -118,15 +119,12 @@ async def test_cancelling_cancels_async_jobs(place: Literal["task", "thread"]) -
         async def run(self, job: int) -> None:
             began.set()
             try:
-                await asyncio.get_running_loop().create_future()
-            except asyncio.CancelledError:
+                await asyncio.Event().wait()
+            finally:
                 seen.append(f"cancelled {job}")
-                raise
 
         def stop(self) -> None:
             seen.append("stop")
-
-    futures: list[asyncio.Future[None]] = []
 
     async def scope() -> None:
         async with WorkerPool(Waiting, 1, place=place) as pool:
