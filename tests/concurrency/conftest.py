@@ -3,18 +3,15 @@
 What the event loops open once for the whole process is opened before the first test is watched.
 """
 
-import asyncio
 import gc
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.concurrency.loops import LOOPS, run_on, settle
 from tests.concurrency.native_extension import Extension, build, load
-
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 @pytest.fixture(scope="session")
@@ -40,12 +37,3 @@ def settled_loops() -> None:
     for loop in LOOPS:
         if loop == "asyncio" or importlib.util.find_spec("uvloop") is not None:
             run_on(loop, settle)
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def new_loop(request: pytest.FixtureRequest) -> NewLoop:
-    """Return a function that makes a new loop of one kind."""
-    if request.param == "uvloop":
-        found: NewLoop = pytest.importorskip("uvloop").new_event_loop
-        return found
-    return asyncio.new_event_loop

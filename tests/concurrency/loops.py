@@ -66,6 +66,17 @@ def _factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop]:
     return new_event_loop
 
 
+async def in_another_thread(main: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine to its end in a thread, on a new loop of the kind that runs here."""
+    kind = type(asyncio.get_running_loop())
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=kind) as runner:
+            runner.run(main)
+
+    await asyncio.to_thread(run)
+
+
 def run_jobs(*jobs: NativeJob[Any]) -> list[Any]:
     """Return the jobs' results, or their exceptions."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
-from tests.concurrency.conftest import NewLoop
-from tests.concurrency.loops import on_loop, on_loops
+from tests.concurrency.loops import in_another_thread, on_loop, on_loops
 from tests.concurrency.native_extension import Extension
 
 
@@ -29,9 +27,9 @@ def is_held(buffer: bytearray) -> bool:
     return False
 
 
-def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
+@on_loops
+async def test_loops_in_threads_share_pools() -> None:
     """Several loops in several threads submit to one pool and to their own at once; each gets its results."""
-    entered = threading.Barrier(4)
 
     async def use(shared: NativeThreadPool, seed: int) -> None:
         async with NativeThreadPool(1) as own:
@@ -40,23 +38,10 @@ def test_loops_in_threads_share_pools(new_loop: NewLoop) -> None:
                 futures = [pool.submit(NativeJob.crc32(part)) for part in parts for pool in (shared, own)]
                 assert [await future for future in futures] == [zlib.crc32(part) for part in parts for _ in range(2)]
 
-    def other(shared: NativeThreadPool, seed: int) -> None:
-        entered.wait()
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(use(shared, seed))
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        async with NativeThreadPool(2) as shared:
-            with ThreadPoolExecutor(3) as executor:
-                others = [loop.run_in_executor(executor, other, shared, seed) for seed in range(3)]
-                await asyncio.to_thread(entered.wait)
-                await use(shared, 9)
-                for future in others:
-                    await future
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(run())
+    async with NativeThreadPool(2) as pool, asyncio.TaskGroup() as tasks:
+        for seed in range(3):
+            tasks.create_task(in_another_thread(use(pool, seed)))
+        await use(pool, 9)
 
 
 @on_loop

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import os
 import textwrap
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,7 @@ import pytest
 
 from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError
-from tests.concurrency.conftest import NewLoop
-from tests.concurrency.loops import on_loop, on_loops
+from tests.concurrency.loops import in_another_thread, on_loop, on_loops
 from tests.concurrency.native_extension import Extension
 from tests.concurrency.test_native_pool import is_held
 from tests.programs import forked
@@ -38,7 +37,9 @@ def outcome(program: str, library: Path) -> Ended:
     return forked.outcome(textwrap.dedent(head) + textwrap.dedent(program))
 
 
-def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray, queued: bytearray) -> None:
+def left_by_its_loop(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], extension: Extension, running: bytearray, queued: bytearray
+) -> None:
     """Enter a pool, start one job, queue another, and close the loop without leaving the scope."""
 
     async def use() -> None:
@@ -50,8 +51,7 @@ def left_by_its_loop(extension: Extension, new_loop: NewLoop, running: bytearray
             await asyncio.get_running_loop().create_future()
 
     loop = new_loop()
-    coroutine: Coroutine[Any, Any, None] = use()
-    loop.call_soon(_step, loop, coroutine)
+    loop.call_soon(_step, loop, use())
     loop.run_forever()
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
@@ -71,43 +71,31 @@ def _step(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None])
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_loop_closed_before_its_jobs_end(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_a_loop_closed_before_its_jobs_end(extension: Extension) -> None:
     """Jobs that were not started are dropped; running ones keep their memory, which the next pool releases."""
     running, queued = bytearray(3), bytearray(3)
-    left_by_its_loop(extension, new_loop, running, queued)
+    await asyncio.to_thread(left_by_its_loop, type(asyncio.get_running_loop()), extension, running, queued)
     gc.collect()
     assert not is_held(queued)
     assert is_held(running)
     extension.open_gate()
-
-    async def later() -> None:
-        async with NativeThreadPool(1) as pool:
-            while is_held(running):  # no event reports that an abandoned thread has released its job
-                await pool.submit(NativeJob.crc32(b""))
-
-    asyncio.run(later())
-    assert running == b"xxx"
-    assert queued == bytes(3)
+    await released(running)
+    assert (running, queued) == (b"xxx", bytes(3))
 
 
-def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_a_loop_of_another_thread_ends_while_its_jobs_run(extension: Extension) -> None:
     """A loop that submitted to a shared pool may end before its jobs; the pool's own loop ends normally."""
     target = bytearray(3)
 
     async def submit(pool: NativeThreadPool) -> None:
         pool.submit(NativeJob.from_extension(extension.filling(target)))
 
-    def run_here(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(main)
-
-    async def run() -> None:
-        async with NativeThreadPool(1) as pool:
-            await asyncio.to_thread(run_here, submit(pool))
-            await asyncio.to_thread(extension.await_waiting, 1)
-            extension.open_gate()
-
-    run_here(run())
+    async with NativeThreadPool(1) as pool:
+        await in_another_thread(submit(pool))
+        await asyncio.to_thread(extension.await_waiting, 1)
+        extension.open_gate()
     assert target == b"xxx"
 
 
@@ -236,35 +224,28 @@ async def test_a_job_that_hangs_is_abandoned(
     assert targets == [b"xxx", b"xxxx"]
 
 
-def test_abandoned_jobs_fail_in_every_loop(extension: Extension, new_loop: NewLoop) -> None:
+@on_loops
+async def test_abandoned_jobs_fail_in_every_loop(extension: Extension) -> None:
     """A job that another thread's loop submitted fails there, while that loop awaits the job."""
     target = bytearray(3)
-    raised: list[BaseException] = []
 
     async def use(pool: NativeThreadPool) -> None:
         future = pool(NativeJob.from_extension(extension.filling(target)))
         await asyncio.to_thread(extension.await_waiting, 1)
         future.cancel()  # it was started, so it is abandoned all the same
-        try:
+        with pytest.raises(ClosedError, match="is abandoned"):
             await pool(NativeJob.from_extension(extension.filling(target)))
-        except ClosedError as error:
-            raised.append(error)
 
-    def in_thread(pool: NativeThreadPool) -> None:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(use(pool))
-
-    async def run() -> None:
+    async def leave() -> None:
         async with NativeThreadPool(2, patience=0.05) as pool:
-            other = asyncio.get_running_loop().run_in_executor(None, in_thread, pool)
+            other = asyncio.ensure_future(in_another_thread(use(pool)))
             await asyncio.to_thread(extension.await_waiting, 2)
         await other
-        extension.open_gate()
-        await released(target)
 
-    with asyncio.Runner(loop_factory=new_loop) as runner, pytest.warns(RuntimeWarning, match="is abandoned"):
-        runner.run(run())
-    assert "is abandoned" in str(raised[0])
+    with pytest.warns(RuntimeWarning, match="is abandoned"):
+        await leave()
+    extension.open_gate()
+    await released(target)
 
 
 def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
@@ -327,21 +308,14 @@ def test_a_program_ends_whose_job_hangs(library: Path, arguments: str, last: str
     assert "<NativeJob: of an extension>" in errors
 
 
-def test_left_in_another_loop(new_loop: NewLoop) -> None:
+@on_loops
+async def test_left_in_another_loop() -> None:
     """A loop that neither entered the scope nor submitted a job may leave it, and waits for the jobs of others."""
-    pool = NativeThreadPool(1)
-    entering, leaving = new_loop(), new_loop()
-    entering.run_until_complete(pool.__aenter__())
-
-    async def submit() -> asyncio.Future[int]:
-        return pool.submit(NativeJob.crc32(b"123456789"))
-
-    future = entering.run_until_complete(submit())
-    leaving.run_until_complete(pool.__aexit__(None, None, None))
-    assert entering.run_until_complete(future) == 0xCBF43926
+    pool = await NativeThreadPool(1).__aenter__()
+    future = pool.submit(NativeJob.crc32(b"123456789"))
+    await in_another_thread(pool.__aexit__(None, None, None))
+    assert await future == 0xCBF43926
     assert "closed" in repr(pool)
-    for loop in (entering, leaving):
-        loop.close()
 
 
 @on_loop
