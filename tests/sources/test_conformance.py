@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sqlite3
 import struct
 import tarfile
@@ -39,11 +40,11 @@ from penstock.sources import (
     source_length,
 )
 from penstock.testing import BlockSourceTests, SourceTests
+from tests.sources.promises import check_source
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
 LABEL = np.array([7, -1, 0, 3], np.int16)
 WEIGHT = np.array([0.5, 1.5, 2.5, 3.5], np.float32)
-TABLE = np.arange(60, dtype=np.int32).reshape(5, 12)
 DATES = np.array(["2024-01-01", "2024-02-29"], "datetime64[D]")
 PAIRS = np.array([(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")])
 CONTENT = np.arange(100, dtype=np.int32).reshape(10, 10)
@@ -84,12 +85,6 @@ def arrays_of_names(_folder: Path, _: Any) -> Make:
     return lambda: Arrays({"image": IMAGE.copy(), "label": LABEL, "weight": WEIGHT})
 
 
-@case([TABLE[row, ::-2].copy() for row in range(5)])
-def arrays_with_gaps(_folder: Path, _: Any) -> Make:
-    """An array that isn't contiguous is a source, too."""
-    return lambda: Arrays(TABLE[:, ::-2])
-
-
 @case(
     [
         {"name": np.str_("x"), "object": (1, 2), "date": DATES[0], "pair": PAIRS[0]},
@@ -101,12 +96,6 @@ def arrays_of_objects(_folder: Path, _: Any) -> Make:
     objects = np.empty(2, object)
     objects[0] = (1, 2)
     return lambda: Arrays({"name": np.array(["x", "yy"]), "object": objects, "date": DATES, "pair": PAIRS})
-
-
-@case([{"state": IMAGE[row].copy(), "label": LABEL[row]} for row in range(4)])
-def arrays_of_episodes(_folder: Path, _: Any) -> Make:
-    """Arrays of frames, and a label for each episode."""
-    return lambda: Arrays({"state": IMAGE.copy(), "label": LABEL})
 
 
 @case([{"x": CONTENT[row, 1:4].copy()} for row in (2, 4, 6, 8)])
@@ -188,24 +177,12 @@ def megatron(folder: Path, _: Any) -> Make:
     return lambda: Megatron(folder / "text")
 
 
-JSON_LINES: list[Any] = [{"a": 1}, [1, "é"], 3.5, None, "last"]
-
-
-@case(JSON_LINES, BLOCKS)
+@case([{"a": 1}, [1, "é"], 3.5, None, "last"], BLOCKS)
 def json_lines(folder: Path, _: Any) -> Make:
     """Lines of JSON in several files."""
     (folder / "1.jsonl").write_bytes('\ufeff{"a": 1}\n\n  \n[1, "é"]\r\n\r\n3.5'.encode())
     (folder / "2.jsonl").write_bytes(b' null \n"last"\n\n')
     return lambda: JsonLines(f"{folder}/*.jsonl")
-
-
-@case(JSON_LINES, BLOCKS)
-def uncached_json_lines(folder: Path, _: Any) -> Make:
-    """Lines of JSON whose index can't be kept in a cache."""
-    json_lines(folder, JSON_LINES)
-    blocked = folder / "file"
-    blocked.touch()
-    return lambda: JsonLines(f"{folder}/*.jsonl", cache=blocked / "cache")
 
 
 @case(
@@ -300,50 +277,38 @@ def sqlite(folder: Path, records: Any) -> Make:
     return lambda: Sqlite(folder / "a.db", "t")
 
 
-class Prepared(SourceTests):
-    """A suite over one of several sources: each test has a new folder with new files."""
-
-    make: Make
-
-    @pytest.fixture(autouse=True)
-    def prepare(self, case: Case, tmp_path: Path) -> None:
-        """Write the files."""
-        self.expected, prepare = case
-        (tmp_path / "data").mkdir()
-        self.make = prepare(tmp_path / "data", self.expected)
-
-    def make_source(self) -> Source:
-        """Return the source."""
-        return self.make()
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-class TestSources(Prepared):
-    """Every source without blocks."""
-
-
-@pytest.mark.parametrize("case", BLOCKS.values(), ids=BLOCKS)
-class TestBlockSources(BlockSourceTests, Prepared):
-    """Every source with blocks."""
+@pytest.mark.parametrize("name", [*CASES, *BLOCKS])
+def test_each_source_keeps_the_promises_of_its_suite(name: str, tmp_path: Path) -> None:
+    """They hold for every source, over files and over objects in memory."""
+    records, prepare = (CASES | BLOCKS)[name]
+    (tmp_path / "data").mkdir()
+    check_source(prepare(tmp_path / "data", records), records, BlockSourceTests if name in BLOCKS else SourceTests)
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's, of a file that it can read in spite of the change
 @pytest.mark.parametrize("name", [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite"])
-@given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none())
+@given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none(), late=st.booleans())
 def test_a_changed_byte_gives_records_or_an_error(
-    name: str, tmp_path_factory: pytest.TempPathFactory, at: int, value: int | None
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    at: int,
+    value: int | None,
+    late: bool,  # noqa: FBT001 - given by a strategy
 ) -> None:
-    """Where a byte of a file is changed, or the file ends there, a source has records, or raises Penstock's error."""
+    """Where a byte is changed, also unnoticed after indexing, or a file ends there, records or Penstock's error come."""
     records, prepare = (CASES | BLOCKS)[name]
     folder = tmp_path_factory.mktemp("changed")
     make = prepare(folder, records)
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     path = found[at % len(found)]
-    content = path.read_bytes()
+    content, time_ns = path.read_bytes(), path.stat().st_mtime_ns
     place = at // len(found) % (len(content) + 1)
-    path.write_bytes(content[:place] if value is None else content[:place] + bytes([value]) + content[place + 1 :])
+    changed = content[:place] if value is None else (content[:place] + bytes([value]) + content[place + 1 :])
     try:
-        source = make()
+        source = make() if late and len(changed) == len(content) else None
+        path.write_bytes(changed)
+        os.utime(path, ns=(time_ns, time_ns))
+        source = make() if source is None else source
         assert len(read_records(source, np.arange(source_length(source)))) == source_length(source)
     except (SourceError, UsageError):
         pass

@@ -5,11 +5,11 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources import Arrow, Parquet, Source, read_records
-from penstock.testing import BlockSourceTests, assert_same
+from penstock.sources import Arrow, Parquet, read_records
+from penstock.testing import assert_same
 from tests.places import in_places
 from tests.profiles import fewer
+from tests.sources.promises import check_source
 
 pa: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -66,24 +67,12 @@ CASES: dict[str, tuple[type[Parquet | Arrow], Write, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-class TestFiles(BlockSourceTests):
-    """A suite over two files with ten rows in all."""
-
-    expected: Sequence[Any] = RECORDS
-    length_columns = ("text", "tokens")
-    make: Callable[[], Source]
-
-    @pytest.fixture(autouse=True)
-    def write(self, case: str, tmp_path: Path) -> None:
-        """Write the files."""
-        make, write, options = CASES[case]
-        write(TABLE.slice(0, 7), tmp_path / "0.data")
-        write(TABLE.slice(7), tmp_path / "1.data")
-        self.make = lambda: make(f"{tmp_path}/*.data", cache=tmp_path, **options)
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return self.make()
+def test_two_files_keep_the_promises_of_a_source(tmp_path: Path, case: str) -> None:
+    """They have ten rows in all."""
+    make, write, options = CASES[case]
+    write(TABLE.slice(0, 7), tmp_path / "0.data")
+    write(TABLE.slice(7), tmp_path / "1.data")
+    check_source(lambda: make(f"{tmp_path}/*.data", cache=tmp_path, **options), RECORDS, columns=("text", "tokens"))
 
 
 @fewer()
@@ -149,20 +138,7 @@ def test_columns_are_written_straight_into_batches(tmp_path: Path, case: str, mo
         assert_same(list(loader), expected[1])
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_texts_are_written_straight_into_batches_by_workers(
-    tmp_path: Path, workers: Literal["threads", "processes"]
-) -> None:
-    """Workers deliver the batches of the records, in any order of the rows."""
-    write_parquet(NUMBERS.drop_columns(["x", "note"]), tmp_path / "a.parquet")
-    dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path), seed=1).shuffle(blocks=True, live=2).batch(4)
-    with ps.Loader(dataset, num_workers=2, workers=workers) as loader:
-        for epoch in range(3):
-            assert_same(list(loader), list(dataset.epoch(epoch)))
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: int) -> None:
+def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path) -> None:
     """A batch with nulls alone has None, one with some is refused as the definition does, and others are arrays."""
     write_parquet(NUMBERS.drop_columns("note"), tmp_path / "a.parquet")
     dataset = ps.read(Parquet(tmp_path / "a.parquet", cache=tmp_path)).batch(3)
@@ -170,7 +146,7 @@ def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: i
         dataset[2]
     for kept in (dataset[:2], dataset[3:], dataset):
         batches: list[Any] = []
-        with ps.Loader(kept, num_workers=num_workers, workers="threads") as loader:
+        with ps.Loader(kept, num_workers=1, workers="threads") as loader:
             if kept is dataset:
                 with pytest.raises(UsageError, match=re.escape(str(refused.value))):
                     batches.extend(loader)
@@ -179,7 +155,7 @@ def test_a_null_among_numbers_is_that_of_a_record(tmp_path: Path, num_workers: i
         assert_same(batches, [dataset[number] for number in range(2)] if kept is dataset else list(kept))
 
 
-@in_places("inline", "threads", "processes")
+@in_places("inline", "processes")
 def test_nulls_alone_after_numbers_are_no_failure(
     tmp_path: Path, place: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,28 +168,24 @@ def test_nulls_alone_after_numbers_are_no_failure(
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("keys", "change", "message"),
-    [
+def test_what_read_into_cannot_fill_is_refused(tmp_path: Path) -> None:
+    """A null, or an array of another dtype or shape, is an error, also where the group has nulls."""
+    write_parquet(NUMBERS, tmp_path / "a.parquet")
+    source = Parquet(tmp_path / "a.parquet", ["id", "x", "note"], cache=tmp_path)
+    out = {"id": np.zeros(2, np.int32), "x": np.zeros(2, np.float32), "note": [""] * 2}
+    source.read_into([8, 0], out)
+    columns = {name: [source[key][name] for key in (8, 0)] for name in out}
+    assert_same(out, {**columns, "id": np.array(columns["id"]), "x": np.array(columns["x"])})
+    cases: list[tuple[list[int], dict[str, Any], str]] = [
         ([0, 7], {}, "read_into needs a value in every row; column 'x' has a null. Use read."),
         ([8, 0], {"x": np.zeros(2)}, r"out\['x'\] must be float32 of shape \(2,\); got float64 of shape \(2,\)"),
         ([8, 0], {"id": np.zeros((2, 1), np.int32)}, r"out\['id'\] must be int32 of shape \(2,\)"),
         ([8, 3], {}, "read_into needs a value in every row; column 'note' has a null. Use read."),
-        ([12], {}, r"a key must be in \[0, 12\); got 12"),
-    ],
-)
-def test_what_read_into_cannot_fill_is_refused(
-    tmp_path: Path, keys: list[int], change: dict[str, Any], message: str
-) -> None:
-    """A null, or an array of another dtype or shape, is an error, also where the group has nulls."""
-    write_parquet(NUMBERS, tmp_path / "a.parquet")
-    source = Parquet(tmp_path / "a.parquet", ["id", "x", "note"], cache=tmp_path)
-    out = {"id": np.zeros(len(keys), np.int32), "x": np.zeros(len(keys), np.float32), "note": [""] * len(keys)}
-    source.read_into([8, 0][: len(keys)], out)
-    columns = {name: [source[key][name] for key in [8, 0][: len(keys)]] for name in out}
-    assert_same(out, {**columns, "id": np.array(columns["id"]), "x": np.array(columns["x"])})
-    with pytest.raises((UsageError, IndexError), match=message):
-        source.read_into(keys, out | change)
+        ([8, 12], {}, r"a key must be in \[0, 12\); got 12"),
+    ]
+    for keys, change, message in cases:
+        with pytest.raises((UsageError, IndexError), match=message):
+            source.read_into(keys, out | change)
 
 
 @pytest.fixture
@@ -332,22 +304,19 @@ def test_lengths_read_one_column(tmp_path: Path, decoded: list[tuple[int, list[s
 
 
 def test_processes_read_files_and_resume(tmp_path: Path) -> None:
-    """A loader with a process delivers the batches of one thread, from the beginning and from a state."""
-    write_parquet(TABLE, tmp_path / "a.parquet")
-    write_arrow(TABLE, tmp_path / "a.arrow")
-    columns = ["id", "a.b"]
-    sources = [
-        Parquet(tmp_path / "a.parquet", columns, cache=tmp_path),
-        Arrow(tmp_path / "a.arrow", columns, cache=tmp_path),
-    ]
-    dataset = ps.zip(*(ps.read(source, seed=seed).shuffle() for seed, source in enumerate(sources))).batch(2)
-    expected = list(ps.Loader(dataset))
-    first = ps.Loader(dataset)
-    batches = iter(first)
-    assert repr([next(batches), next(batches)]) == repr(expected[:2])
-    with ps.Loader(dataset, workers="processes", num_workers=1) as loader:
-        loader.load_state_dict(first.state_dict())
-        assert repr(list(loader)) == repr(expected[2:])
+    """A loader with a process delivers the batches of one thread, from a state and in the next epoch."""
+    table = NUMBERS.drop_columns(["x", "note"])
+    write_parquet(table, tmp_path / "a.parquet")
+    write_arrow(table, tmp_path / "a.arrow")
+    sources = [Parquet(tmp_path / "a.parquet", cache=tmp_path), Arrow(tmp_path / "a.arrow", cache=tmp_path)]
+    parts = [ps.read(source, seed=seed).shuffle(blocks=True, live=2) for seed, source in enumerate(sources)]
+    for dataset in (ps.zip(*parts).batch(2), parts[0].batch(4)):
+        first = ps.Loader(dataset)
+        next(iter(first))
+        with ps.Loader(dataset, workers="processes", num_workers=1) as loader:
+            loader.load_state_dict(first.state_dict())
+            assert_same(list(loader), list(dataset)[1:])
+            assert_same(list(loader), list(dataset.epoch(1)))
 
 
 def test_messages_name_the_block(tmp_path: Path) -> None:
@@ -467,29 +436,28 @@ TRUSTED = {
 }
 
 
-@pytest.mark.parametrize("kind", TRUSTED)
-def test_damaged_offsets_of_values_that_pyarrow_reads_are_an_error(tmp_path: Path, kind: str) -> None:
+def test_damaged_offsets_of_values_that_pyarrow_reads_are_an_error(tmp_path: Path) -> None:
     """With a damaged offset of these types, pyarrow would abort the process."""
-    write_arrow(pa.table({"x": TRUSTED[kind]}), tmp_path / "a.arrow")
-    content = bytearray((tmp_path / "a.arrow").read_bytes())
-    content[content.index(np.arange(1, 4, dtype=np.int32).tobytes()) + 7] = 0xFF  # the 2 is negative
-    (tmp_path / "a.arrow").write_bytes(content)
-    source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
-    with pytest.raises(CorruptRecordError, match=r"a.arrow' must be a whole file of Arrow IPC: .*restore it"):
-        read_records(source, np.arange(8))
+    for values in TRUSTED.values():
+        write_arrow(pa.table({"x": values}), tmp_path / "a.arrow")
+        content = bytearray((tmp_path / "a.arrow").read_bytes())
+        content[content.index(np.arange(1, 4, dtype=np.int32).tobytes()) + 7] = 0xFF  # the 2 is negative
+        (tmp_path / "a.arrow").write_bytes(content)
+        source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
+        with pytest.raises(CorruptRecordError, match=r"a.arrow' must be a whole file of Arrow IPC: .*restore it"):
+            read_records(source, np.arange(8))
 
 
-@pytest.mark.parametrize("kind", ["string", "large_string"])
-def test_lengths_of_damaged_texts_are_an_error(tmp_path: Path, kind: str) -> None:
+def test_lengths_of_damaged_texts_are_an_error(tmp_path: Path) -> None:
     """An offset outside of the text is refused; pyarrow would read there."""
-    write_arrow(pa.table({"x": pa.array(["a"] * 8, kind)}), tmp_path / "a.arrow")
-    content = bytearray((tmp_path / "a.arrow").read_bytes())
-    offsets = np.arange(1, 4, dtype=np.int32 if kind == "string" else np.int64).tobytes()
-    content[content.index(offsets) + 7] = 0x7F
-    (tmp_path / "a.arrow").write_bytes(content)
-    source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
-    with pytest.raises(CorruptRecordError, match=r"'x' isn't: .*[Oo]ffset.* is damaged: write it again"):
-        source.lengths("x")
+    for kind, dtype in (("string", np.int32), ("large_string", np.int64)):
+        write_arrow(pa.table({"x": pa.array(["a"] * 8, kind)}), tmp_path / "a.arrow")
+        content = bytearray((tmp_path / "a.arrow").read_bytes())
+        content[content.index(np.arange(1, 4, dtype=dtype).tobytes()) + 7] = 0x7F
+        (tmp_path / "a.arrow").write_bytes(content)
+        source = Arrow(tmp_path / "a.arrow", cache=tmp_path)
+        with pytest.raises(CorruptRecordError, match=r"'x' isn't: .*[Oo]ffset.* is damaged: write it again"):
+            source.lengths("x")
 
 
 def test_a_damaged_page_is_found_by_its_checksum(tmp_path: Path) -> None:
