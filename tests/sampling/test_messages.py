@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 
 from penstock.errors import UsageError
 from penstock.sampling import (
@@ -194,9 +193,8 @@ WRONG: list[tuple[Callable[..., object], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_the_message_of_a_wrong_call(wrong: tuple[Callable[..., object], Any, str]) -> None:
+def test_the_message_of_a_wrong_call() -> None:
     """An invalid argument is a UsageError with the rule, the value and the remedy."""
-    make, arguments, message = wrong
-    call = partial(make, **arguments) if is_dict(arguments) else partial(make, *arguments)
-    check_message(case(call, UsageError, message))
+    for make, arguments, message in WRONG:
+        call = partial(make, **arguments) if is_dict(arguments) else partial(make, *arguments)
+        check_message(case(call, UsageError, message))

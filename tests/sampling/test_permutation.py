@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 
 from penstock.errors import UsageError
 from penstock.sampling import Permutation
 from tests.sampling.permutation_oracle import PermutationOracle
 
-POWERS = [2**k for k in (2, 3, 7, 10, 15, 16, 17, 18, 20)]
 AWKWARD = sorted(
-    {0, 1, 2, 3, 5, 7, 13, 997, 7919, 65521, 65539, 104729, 1299709, 4**10 + 1}
-    | {power + offset for power in POWERS for offset in (-1, 0, 1)}
+    {0, 1, 2, 3, 5, 13, 7919, 65521, 1299709, 4**9 + 1}
+    | {2**k + offset for k in (2, 7, 10, 16, 17) for offset in (-1, 0, 1)}
 )
 seeds = st.integers(0, 2**64 - 1)
 lengths = st.one_of(st.integers(1, 300), st.integers(65530, 65550), st.integers(1, 2**62))
@@ -34,7 +32,7 @@ GOLDEN = {
     (1281167, 18446744073709551615): [638222, 438124, 680068, 677288, 1278741],
     (4294967297, 3): [989586121, 90977668, 3177546188, 2405633837, 3610831984],
     (1099511627777, 3): [324265625054, 832110510072, 640389111180, 45508433224, 126099560745],
-    (4611686018427387904, 9): [
+    (2**62, 9): [
         1822701614010462888,
         2924799889736299089,
         2203446888989004601,
@@ -44,29 +42,23 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize("length", AWKWARD)
-def test_every_length_gives_a_bijection(length: int) -> None:
-    """Every key of [0, length) has exactly one position, and the inverse finds it."""
-    permutation = Permutation(length, seed=length % 17)
-    positions = np.arange(length)
-    keys = permutation.block(positions)
-    assert keys.dtype == np.int64
-    assert keys.shape == (length,)
-    assert np.array_equal(np.sort(keys), positions)
-    assert np.array_equal(permutation.inverse_block(keys), positions)
-
-
-@pytest.mark.parametrize("length", [2**31, 2**32 + 1, 2**40 + 1, 10**12, 2**61 + 1, 2**62 - 1, 2**62])
-def test_huge_lengths_are_one_to_one_in_samples(length: int) -> None:
-    """For lengths too large for a table, different positions have different keys, and the inverse finds them."""
-    permutation = Permutation(length, seed=11)
-    ends = [np.arange(5000), np.arange(length - 5000, length)]
-    positions = np.concatenate([*ends, np.linspace(5000, length - 5001, 20000).astype(np.int64)])
-    keys = permutation.block(positions)
-    assert keys.min() >= 0
-    assert keys.max() < length
-    assert len(np.unique(keys)) == len(np.unique(positions))
-    assert np.array_equal(permutation.inverse_block(keys), positions)
+def test_every_length_gives_a_bijection() -> None:
+    """Every key of [0, length) has exactly one position, and the inverse finds it; of huge lengths in samples."""
+    for length in AWKWARD:
+        permutation = Permutation(length, seed=length % 17)
+        positions = np.arange(length)
+        keys = permutation.block(positions)
+        assert keys.dtype == np.int64
+        assert np.array_equal(np.sort(keys), positions), length
+        assert np.array_equal(permutation.inverse_block(keys), positions), length
+    for length in (2**31, 2**40 + 1, 2**62 - 1, 2**62):
+        permutation = Permutation(length, seed=11)
+        ends = [np.arange(500), np.arange(length - 500, length)]
+        positions = np.concatenate([*ends, np.linspace(500, length - 501, 2000).astype(np.int64)])
+        keys = permutation.block(positions)
+        assert 0 <= keys.min() <= keys.max() < length
+        assert len(np.unique(keys)) == len(np.unique(positions))
+        assert np.array_equal(permutation.inverse_block(keys), positions), length
 
 
 @given(lengths, seeds, st.data())
@@ -80,39 +72,26 @@ def test_scalar_and_block_forms_agree(length: int, seed: int, data: st.DataObjec
     assert [permutation.inverse(key) for key in keys] == positions
 
 
+@example(65535, 2024, None)
+@example(65536, 2024, None)
+@example(131073, 2024, None)
 @given(st.one_of(st.integers(1, 300), st.integers(65537, 2**62)), seeds, st.data())
-def test_the_order_is_the_specified_one(length: int, seed: int, data: st.DataObject) -> None:
+def test_the_order_is_the_specified_one(length: int, seed: int, data: st.DataObject | None) -> None:
     """The keys are those of the specification, implemented in Python."""
-    positions = data.draw(st.lists(st.integers(0, length - 1), max_size=40))
+    drawn = None if data is None else data.draw(st.lists(st.integers(0, length - 1), max_size=40))
+    positions = list(range(0, length, 997)) if drawn is None else drawn
     oracle = PermutationOracle(length, seed)
     keys = Permutation(length, seed).block(np.array(positions, np.int64)).tolist()
     assert keys == [oracle.key_at(position) for position in positions]
 
 
-@pytest.mark.parametrize("length", [65535, 65536, 65537, 131072, 131073])
-def test_the_order_is_the_specified_one_around_the_largest_table(length: int) -> None:
-    """Around the largest table and the smallest network, the keys are those of the specification."""
-    oracle = PermutationOracle(length, 2024)
-    keys = Permutation(length, 2024).block(np.arange(0, length, 41)).tolist()
-    assert keys == [oracle.key_at(position) for position in range(0, length, 41)]
-
-
-@pytest.mark.parametrize(("length", "seed"), GOLDEN)
-def test_the_order_is_frozen(length: int, seed: int) -> None:
+def test_the_order_is_frozen() -> None:
     """These keys are the same in every version and on every machine."""
-    positions = [0, 1, 2, 3, length - 1]
-    oracle = PermutationOracle(length, seed)
-    assert [oracle.key_at(position) for position in positions] == GOLDEN[length, seed]
-    assert Permutation(length, seed).block(np.array(positions)).tolist() == GOLDEN[length, seed]
-    assert [Permutation(length, seed)(position) for position in positions] == GOLDEN[length, seed]
-
-
-def test_seed_and_length_both_choose_the_order() -> None:
-    """Neighbouring seeds give unrelated orders, and so do neighbouring lengths with one seed."""
-    orders = {
-        tuple(Permutation(length, seed).block(np.arange(50)).tolist()) for length in (100, 101) for seed in range(9)
-    }
-    assert len(orders) == 18
+    for (length, seed), expected in GOLDEN.items():
+        positions = [0, 1, 2, 3, length - 1]
+        oracle = PermutationOracle(length, seed)
+        assert [oracle.key_at(position) for position in positions] == expected
+        assert Permutation(length, seed).block(np.array(positions)).tolist() == expected
 
 
 def test_any_thread_may_call() -> None:
@@ -142,26 +121,17 @@ def test_it_is_a_value() -> None:
     assert len(permutation) == 60_000
 
 
-@pytest.mark.parametrize(
-    "positions",
-    [np.array([3, 1, 2], np.int32), np.array([3, 1, 2], np.uint8), np.array([3, 0, 1, 0, 2])[::2], [3, 1, 2]],
-    ids=["int32", "uint8", "strided", "list"],
-)
-def test_blocks_of_other_integers_are_converted(positions: ArrayLike) -> None:
-    """Other integer types, strided arrays and lists of the same positions give the same keys."""
+def test_blocks_of_other_integers_are_converted() -> None:
+    """Other integer types, strided arrays and lists of the same positions give the same keys; arguments stay."""
     permutation = Permutation(1_000_000, seed=5)
-    assert permutation.block(positions).tolist() == [permutation(position) for position in (3, 1, 2)]
-
-
-def test_a_block_may_be_empty_and_leaves_its_argument_alone() -> None:
-    """No positions give no keys, and the array that was given is not written to."""
-    permutation = Permutation(1_000_000, seed=5)
-    positions = np.arange(100)
-    positions.flags.writeable = False
-    permutation.block(positions)
-    assert np.array_equal(positions, np.arange(100))
-    assert permutation.block([]).shape == (0,)
-    assert Permutation(0, seed=5).block(np.arange(0)).shape == (0,)
+    expected = [permutation(position) for position in (3, 1, 2)]
+    frozen = np.array([3, 1, 2])
+    frozen.flags.writeable = False
+    others: list[Any] = [np.array([3, 1, 2], np.int32), np.array([3, 1, 2], np.uint8), [3, 1, 2], frozen]
+    for positions in [*others, np.array([3, 0, 1, 0, 2])[::2]]:
+        assert permutation.block(positions).tolist() == expected
+    assert frozen.tolist() == [3, 1, 2]
+    assert permutation.block([]).shape == Permutation(0, seed=5).block(np.arange(0)).shape == (0,)
 
 
 @given(st.sampled_from([1, 10, 65536, 65537, 10**6, 2**62]), st.integers(0, 99), st.data())
@@ -188,18 +158,12 @@ def test_a_position_outside_is_an_index_error(length: int, row: int, data: st.Da
         permutation.inverse(outside)
 
 
-@pytest.mark.parametrize(
-    "positions", [np.array([0.0, 1.0]), np.zeros((2, 2), np.int64), np.int64(3), np.array([True]), np.array(["a"])]
-)
-def test_a_block_must_be_integers_on_one_axis(positions: ArrayLike) -> None:
-    """Anything but integers in an array of one axis is a UsageError with dtype, shape and the remedy."""
-    with pytest.raises(
-        UsageError, match=r"^positions must be an int64 array of one axis; got dtype .* Convert it with"
-    ):
-        Permutation(5, seed=0).block(positions)
-
-
 def test_a_position_must_be_an_integer() -> None:
     """A float is no position, even if it is a whole number."""
     with pytest.raises(TypeError):
         Permutation(5, seed=0)(cast("Any", 1.0))
+    for positions in (np.array([0.0, 1.0]), np.zeros((2, 2), np.int64), np.int64(3), np.array([True]), np.array(["a"])):
+        with pytest.raises(
+            UsageError, match=r"^positions must be an int64 array of one axis; got dtype .* Convert it with"
+        ):
+            Permutation(5, seed=0).block(positions)

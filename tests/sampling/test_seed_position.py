@@ -78,12 +78,6 @@ def test_siblings_share_none(shards: list[Sampler]) -> None:
     assert sorted(everywhere) == [(2, position) for position in range(12)]
 
 
-def test_a_checked_sampler_maps_it_as_its_inner_one() -> None:
-    """CheckedSampler maps the seed position as its inner sampler does."""
-    for sampler in (Slice(5, 2, 4), Shuffle(12, 1)):
-        assert places(CheckedSampler(sampler, 12), 3) == places(sampler, 3)
-
-
 def test_passes_share_none() -> None:
     """Each pass of a repeated dataset, in any epoch, has seed positions of its own."""
     repeat = Repeat(4, times=3)

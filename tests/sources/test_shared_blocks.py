@@ -6,8 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +21,7 @@ import penstock as ps
 from penstock.errors import SourceError
 from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, LeRobot, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
+from tests.programs.forked import outcome, started
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -89,10 +88,10 @@ def write(path: Path) -> Path:
     return path
 
 
-def loaded(source: Counted, epochs: int = 1, num_workers: int = 4) -> None:
-    """Load shuffled batches in worker processes, and compare them with their definition."""
+def loaded(source: Counted, epochs: int = 1) -> None:
+    """Load shuffled batches in two worker processes, and compare them with their definition."""
     dataset = ps.read(source, seed=3).shuffle().repeat(epochs).batch(40, merge=list)
-    with ps.Loader(dataset, num_workers=num_workers, workers="processes") as loader:
+    with ps.Loader(dataset, num_workers=2, workers="processes") as loader:
         for batch, expected in zip(loader, dataset, strict=True):
             assert_same(batch, expected)
 
@@ -105,7 +104,7 @@ def memory_bytes() -> int:
 
 
 def test_each_group_is_decoded_once_for_all_workers(tmp_path: Path) -> None:
-    """Four processes need every group in every epoch, and read each from the file once."""
+    """The processes need every group in every epoch, and read each from the file once."""
     source = Counted(write(tmp_path / "a.parquet"), 1 << 28)
     loaded(source, epochs=2)
     assert len(source.reads()) == GROUPS
@@ -114,7 +113,7 @@ def test_each_group_is_decoded_once_for_all_workers(tmp_path: Path) -> None:
     assert memory_bytes() == 0
 
 
-@pytest.mark.parametrize("killed", [1, 5, GROUPS])
+@pytest.mark.parametrize("killed", [1, GROUPS])
 def test_a_process_is_killed_while_it_decodes(tmp_path: Path, killed: int) -> None:
     """The group that it was decoding is decoded by another process; the others are not decoded again."""
     source = Counted(write(tmp_path / "a.parquet"), 1 << 28, killed)
@@ -159,7 +158,7 @@ def test_a_group_takes_the_pages_of_one_that_it_replaces(tmp_path: Path, monkeyp
 KILLED = """
 import os, pickle, signal, sys
 from penstock.sources import Parquet
-path, rows, group_bytes = sys.argv[1], *map(int, sys.argv[2:])
+path, rows, group_bytes = {path!r}, {rows}, {group_bytes}
 keys = range(0, len(Parquet(path)), rows)
 expected = [row["text"] for row in Parquet(path).read(keys)]
 
@@ -200,12 +199,12 @@ assert killed > 40, killed
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_process_is_killed_while_it_replaces_a_group(tmp_path: Path) -> None:
     """After a kill at any line of that, other processes read what the file has, from kept groups and decoded ones."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    path = write(tmp_path / "a.parquet")
-    command = [sys.executable, "-c", KILLED, str(path), str(ROWS), str(GROUP_BYTES)]
-    subprocess.run(command, env=environment, check=True, timeout=120)
+    path = str(write(tmp_path / "a.parquet"))
+    ended = outcome(KILLED.format(path=path, rows=ROWS, group_bytes=GROUP_BYTES))
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_bound_that_was_exceeded_once_drops_groups_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,53 +326,33 @@ def files(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("started_zarr")
 @pytest.mark.parametrize("make", [arrow, hdf5, zarr, mds, array_record, lerobot])
-def test_a_copy_needs_no_file_that_another_has_decoded(tmp_path: Path, make: Callable[[Path], Open]) -> None:
-    """Blocks of each format are shared: one copy decodes them all, and another reads them after the files are gone."""
-    sent = pickle.dumps(source := make(folder := files(tmp_path))())
-    first, second = pickle.loads(sent), pickle.loads(sent)
-    keys = range(len(source))
-    expected = first.read(keys)
-    assert_same(second.read([0]), expected[:1])  # it has found its index
-    shutil.rmtree(folder)
-    assert_same([second.read(keys), read_records(source, np.arange(len(source)))], [expected, expected])
-
-
-@pytest.mark.parametrize("make", [arrow, hdf5, mds, array_record, lerobot])
-def test_ranks_share_the_blocks_of_each_format(
+def test_copies_and_ranks_need_no_file_that_another_has_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Open]
 ) -> None:
-    """A rank reads what another has decoded after the files are gone; a rank of files that were changed doesn't."""
+    """One source decodes all blocks; its copy, and another rank's, read them after the files are gone.
+
+    A rank of files that were changed doesn't; of a missing chunk, Zarr has zeros.
+    """
     opened = make(folder := files(tmp_path))
     set_environment(monkeypatch, job(0, 1))
-    first = opened()
+    source = opened()
+    sent = pickle.dumps(source)
+    copy: Any = pickle.loads(sent)
     set_environment(monkeypatch, job(1, 1))
-    second = opened()
-    keys = np.arange(len(first))
-    expected = read_records(first, keys)
+    rank = opened()
+    keys = np.arange(len(source))
+    expected = read_records(source, keys)
+    assert_same(copy.read([0]), expected[:1])  # it has found its index
     for path in folder.rglob("*"):
         os.utime(path)
-    third = opened()
+    changed = opened()
     shutil.rmtree(folder)
-    assert_same(read_records(second, keys), expected)
-    with pytest.raises(SourceError):
-        read_records(third, keys)
-
-
-@pytest.mark.usefixtures("started_zarr")
-def test_ranks_share_the_chunks_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank has the rows that another decoded; after one chunk was changed, it reads the store, here without files."""
-    opened = zarr(folder := files(tmp_path))
-    set_environment(monkeypatch, job(0, 2))
-    first = opened()
-    set_environment(monkeypatch, job(1, 2))
-    second = opened()
-    keys = np.arange(len(first))
-    expected = read_records(first, keys)
-    os.utime(next(path for path in folder.rglob("c/*/*") if path.is_file()))
-    third = opened()
-    shutil.rmtree(folder)
-    assert_same(read_records(second, keys), expected)
-    assert_same(read_records(third, keys), [np.zeros_like(row) for row in expected])
+    assert_same([copy.read(keys), read_records(rank, keys)], [expected, expected])
+    if make is zarr:
+        assert_same(read_records(changed, keys), [np.zeros_like(row) for row in expected])
+    else:
+        with pytest.raises(SourceError):
+            read_records(changed, keys)
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
@@ -385,9 +364,9 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) 
 FORKS = """
 import os, pickle, sys
 from penstock.sources import Parquet
-path = sys.argv[1]
+path, is_pickled = {path!r}, {is_pickled}
 source, expected = Parquet(path), list(Parquet(path))
-copy = pickle.loads(pickle.dumps(source)) if "pickled" in sys.argv else source
+copy = pickle.loads(pickle.dumps(source)) if is_pickled else source
 assert source[0]["text"] == copy[0]["text"]  # the parent uses this group
 child = os.fork()
 if child == 0:
@@ -399,22 +378,23 @@ assert [row["text"] for row in copy] == [row["text"] for row in expected]
 """
 
 
-@pytest.mark.parametrize("how", ["pickled", "forked"])
-def test_a_forked_child_decodes_for_its_parent(tmp_path: Path, how: str) -> None:
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize("is_pickled", [True, False])
+def test_a_forked_child_decodes_for_its_parent(tmp_path: Path, *, is_pickled: bool) -> None:
     """A child that was forked shares the groups, pickled before or not, and its end ends no lock of the parent."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    path = write(tmp_path / "a.parquet")
-    subprocess.run([sys.executable, "-c", FORKS, str(path), how], env=environment, check=True, timeout=60)
+    ended = outcome(FORKS.format(path=str(write(tmp_path / "a.parquet")), is_pickled=is_pickled))
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 RANK = """
-import sys
+import os, sys
 from pathlib import Path
+os.environ.update({environment})
 from tests.sources.test_shared_blocks import Counted, loaded
-source = Counted(Path(sys.argv[1]), 1 << 28)
+source = Counted(Path({path!r}), 1 << 28)
 print("made", flush=True)
 for _ in sys.stdin:
-    loaded(source, num_workers=2)
+    loaded(source)
     print("loaded", flush=True)
 """
 
@@ -424,61 +404,33 @@ def job(rank: int, port: int) -> dict[str, str]:
     return {"LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-test", "MASTER_PORT": f"{port}"}
 
 
-class Rank:
-    """A rank of a job, as a program.
-
-    Args:
-        path: the Parquet file that it loads.
-        rank: its number.
-    """
-
-    def __init__(self, path: Path, rank: int) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **job(rank, os.getpid())}
-        command = [sys.executable, "-c", RANK, str(path)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def wait_for(self, line: str) -> None:
-        """Wait until it prints a line."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == f"{line}\n"
-
-    def load(self) -> None:
-        """Let it load all batches."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("load\n")
-        self.process.stdin.flush()
-
-    def names(self) -> set[str]:
-        """Return the names that it offers to other ranks."""
-        folder = Path(f"/proc/{self.process.pid}/fd")
-        sockets = {os.readlink(each) for each in folder.iterdir() if each.is_socket()}
-        listed = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@penstock-" in line]
-        return {fields[7] for fields in listed if f"socket:[{fields[6]}]" in sockets}
-
-    def kill(self) -> None:
-        """Kill it, and wait for its end."""
-        self.process.kill()
-        self.process.communicate(timeout=60)
+def names_of(pid: int) -> set[str]:
+    """Return the names that a process offers to other ranks."""
+    sockets = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_socket()}
+    listed = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@penstock-" in line]
+    return {fields[7] for fields in listed if f"socket:[{fields[6]}]" in sockets}
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_ranks_of_a_job_decode_each_group_once(tmp_path: Path) -> None:
     """Two programs with two workers each share the groups, also after the first is killed; both leave no name."""
     path = write(tmp_path / "a.parquet")
-    ranks = [Rank(path, rank) for rank in range(2)]
-    for rank in ranks:
-        rank.wait_for("made")
-    for rank in ranks:
-        rank.load()
-    for rank in ranks:
-        rank.wait_for("loaded")
-    (name,) = ranks[0].names() | ranks[1].names()
-    ranks[0].kill()
-    ranks[1].load()
-    ranks[1].wait_for("loaded")
-    assert len(path.with_suffix(".log").read_text().split()) == GROUPS
-    ranks[1].kill()
+    programs = [RANK.format(environment=job(rank, os.getpid()), path=str(path)) for rank in range(2)]
+    with started(programs[0]) as first, started(programs[1]) as second:
+        ranks = [first, second]
+        assert [rank.stdout.readline() for rank in ranks] == ["made\n"] * 2
+        for rank in ranks:
+            rank.stdin.write("load\n")
+            rank.stdin.flush()
+        assert [rank.stdout.readline() for rank in ranks] == ["loaded\n"] * 2
+        (name,) = names_of(first.pid) | names_of(second.pid)
+        first.kill()
+        first.wait()
+        second.stdin.write("load\n")
+        second.stdin.flush()
+        assert second.stdout.readline() == "loaded\n"
+        assert len(path.with_suffix(".log").read_text().split()) == GROUPS
+        second.kill()
     assert name not in Path("/proc/net/unix").read_text()
 
 
