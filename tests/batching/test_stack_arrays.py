@@ -1,5 +1,6 @@
 """Arrays are stacked into given memory, on any number of threads, with the bytes of NumPy's result."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -66,22 +67,20 @@ def test_views_with_any_strides_are_copied(view: NDArray[Any], place: int) -> No
     assert stack_arrays(rows).tobytes() == numpy_stack(rows).tobytes()
 
 
-@pytest.mark.parametrize("size", range(1, 18))
-def test_pieces_of_any_size_are_copied(size: int) -> None:
+def test_pieces_of_any_size_are_copied() -> None:
     """A mirrored image may have pixels of any number of bytes, and lines of any number of pixels."""
-    for width in (1, 7, 8, 9, 20):
+    for size, width in itertools.product(range(1, 18), (1, 7, 8, 9, 20)):
         image = numbered(np.dtype("u1"), (3, width, size), size)
         mirrored = image[:, ::-1]
         assert np.array_equal(stack_arrays([mirrored, image]), np.stack([mirrored, image]))
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_large_rows_are_shared_by_threads(num_threads: int) -> None:
+def test_large_rows_are_shared_by_threads() -> None:
     """Any number of threads copies each byte of many megabytes to its place."""
-    rows = [numbered(np.dtype("u1"), (LARGE + 1,), row) for row in range(5)]
-    backwards = rows[3][::-1].copy()[::-1]  # one thread copies this one, in between
-    rows[3] = backwards
-    assert np.array_equal(stack_arrays(rows, num_threads=num_threads), np.stack(rows))
+    rows = [numbered(np.dtype("u1"), (LARGE + 1,), row) for row in range(4)]
+    rows[2] = rows[2][::-1].copy()[::-1]  # one thread copies this one, in between
+    for num_threads in (2, 3):
+        assert np.array_equal(stack_arrays(rows, num_threads=num_threads), np.stack(rows))
 
 
 def test_a_row_may_be_in_its_place() -> None:
@@ -90,14 +89,6 @@ def test_a_row_may_be_in_its_place() -> None:
     rows = [np.array([7, 8]), out[1], np.array([9, 10])]
     assert stack_arrays(rows, out=out) is out
     assert out.tolist() == [[7, 8], [2, 3], [9, 10]]
-
-
-def test_mapped_and_foreign_memory_is_written() -> None:
-    """Out may be any memory, such as an `np.memmap`, and the same object is returned."""
-    out = np.zeros((2, 3), np.int16).view(np.memmap)
-    result = stack_arrays([np.full(3, 5, np.int16), np.full(3, 6, np.int16)], out=out)
-    assert result is out
-    assert out.tolist() == [[5, 5, 5], [6, 6, 6]]
 
 
 def test_exported_arrays_and_scalars_are_rows() -> None:
@@ -138,16 +129,13 @@ def test_rows_that_differ_are_refused() -> None:
     assert "nothing is promoted" in message([np.zeros(1, "<i4"), np.zeros(1, ">i4")])
 
 
-@pytest.mark.parametrize("row", [np.array([None]), "text", b"bytes", None, {1: 2}, np.ma.masked_array([1])])
-def test_what_is_no_array_of_values_is_refused(row: object) -> None:
+def test_what_is_no_array_of_values_is_refused() -> None:
     """Objects, texts and containers aren't stacked, and the message names the row."""
-    assert "row 1 is" in message([np.zeros(1), row])
-    assert "row 0 is" in message([row])
-
-
-def test_no_rows_are_refused() -> None:
-    """Without a row there is no dtype, so an error requests one."""
+    for row in (np.array([None]), "text", b"bytes", None, {1: 2}, np.ma.masked_array([1])):
+        assert "row 1 is" in message([np.zeros(1), row])
+        assert "row 0 is" in message([row])
     assert "got none" in message([])
+    assert "num_threads=0" in message([np.zeros(1)], num_threads=0)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +160,3 @@ def test_rows_within_out_are_refused() -> None:
     assert "row 1 does" in message([np.arange(3), out[0]], out=out)
     assert "row 0 does" in message([out.reshape(-1)[1:4], np.arange(3)], out=out)
     assert "row 0 does" in message([out[0, ::-1], np.arange(3)], out=out)
-
-
-@pytest.mark.parametrize("num_threads", [0, -1])
-def test_too_few_threads_are_refused(num_threads: int) -> None:
-    """num_threads counts the calling thread, so it is at least 1."""
-    assert f"num_threads={num_threads}" in message([np.zeros(1)], num_threads=num_threads)

@@ -1,5 +1,6 @@
 """Tensors of torch are stacked as their arrays are, without an array of each."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,23 +104,20 @@ def test_tensors_are_stacked_as_the_definition_stacks_them(items: list[Any], num
     assert found == outcome(stack, items)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64", "int64"])
-@pytest.mark.parametrize("odd", ODD)
-def test_an_odd_tensor_among_others(odd: str, dtype: str) -> None:
+def test_an_odd_tensor_among_others() -> None:
     """A tensor whose values aren't those in its memory is stacked, or refused, as the definition does it."""
-    items = [counted(dtype, (3,), 0), ODD[odd](counted(dtype, (3,), 10)), counted(dtype, (3,), 20)]
-    assert outcome(stack_arrays, items) == outcome(stack, items)
+    for (name, odd), dtype in itertools.product(ODD.items(), ("float32", "complex64", "int64")):
+        items = [counted(dtype, (3,), 0), odd(counted(dtype, (3,), 10)), counted(dtype, (3,), 20)]
+        assert outcome(stack_arrays, items) == outcome(stack, items), (name, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
-@pytest.mark.parametrize("merge", [stack, pad])
-def test_tensors_of_dtypes_that_numpy_lacks_are_refused(merge: Callable[[list[Any]], Any], dtype: str) -> None:
+def test_tensors_of_dtypes_that_numpy_lacks_are_refused() -> None:
     """The error has the leaf, its dtype and the remedies; torch's own has neither."""
-    rows = [{"x": torch.zeros(3).to(getattr(torch, dtype))}] * 2
-    with pytest.raises(
-        UsageError, match=rf"\['x'\] of row 0 is a tensor of dtype torch\.{dtype}, which NumPy .*merge=…"
-    ):
-        merge(rows)
+    for merge, dtype in ((stack, "bfloat16"), (pad, "float8_e5m2")):
+        rows = [{"x": torch.zeros(3).to(getattr(torch, dtype))}] * 2
+        text = rf"\['x'\] of row 0 is a tensor of dtype torch\.{dtype}, which NumPy .*merge=…"
+        with pytest.raises(UsageError, match=text):
+            merge(rows)
 
 
 @given(tensor_lists(), st.lists(st.integers(0, 4), min_size=5, max_size=5))
@@ -133,8 +131,10 @@ def test_tensors_are_padded_as_the_definition_pads_them(items: list[Any], length
 
 
 @HAS_TABLE
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32"])
-@pytest.mark.parametrize("arrange", [torch.clone, transposed])
+@pytest.mark.parametrize(
+    ("dtype", "arrange"),
+    [("bool", torch.clone), ("float16", transposed), ("int64", torch.clone), ("float32", transposed)],
+)
 def test_no_array_is_made_of_a_tensor(
     dtype: str, arrange: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.dataset.packing import all_tokens, bare
-from tests.equivalence.definition import close_all, concatenated, digests, outcomes, ranks_of
+from tests.equivalence.definition import close_all, concatenated, digests, ranks_of
 
 LENGTHS = st.lists(st.integers(1, 12), max_size=60)
 BOUNDARIES = [3, 7, 12]
@@ -50,14 +50,6 @@ def test_ranks_divide_planned_batches(lengths: list[int], seed: int, ranks: int)
     close_all(loaders + first)
 
 
-@given(LENGTHS, st.sampled_from(["keep", "drop"]), st.sampled_from([3, [5, 2, 1]]), st.integers(0, 2))
-def test_planned_buckets_are_indexable(lengths: list[int], remainder: Any, rows: int | list[int], workers: int) -> None:
-    """Planned batches have positions and can be shuffled; a loader gives the definition's bytes."""
-    dataset = bare(lengths).bucket(len, BOUNDARIES, rows=rows, lengths=lengths, remainder=remainder).shuffle()
-    with ps.Loader(dataset, num_workers=workers) as loader:
-        assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
-
-
 def test_errors_name_the_element() -> None:
     """An element above the last boundary is named with its size, after the batches before it."""
     dataset = bare([1, 2, 9, 1]).bucket(len, [2, 8], rows=2)
@@ -87,3 +79,12 @@ def test_rows_divide_by_the_ranks() -> None:
         ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
     with pytest.raises(ps.errors.GraphError, match="another order in every epoch"):
         bare([1, 2]).shuffle().bucket(len, [2], rows=1, lengths=[1, 2])
+
+
+def test_a_limit_below_the_batch_counts_on_every_rank() -> None:
+    """In order each rank takes so many elements of its part; with positions they are counted over all ranks."""
+    rows = ps.range(100)
+    for dataset, each in ((rows.filter(lambda number: number >= 0), 8), (rows, 2)):
+        shards = [ps.Shard(rank, 4, uneven=True) for rank in range(4)]
+        loaders = [ps.Loader(dataset.limit(8).batch(8), shard=shard) for shard in shards]
+        assert [sum(map(len, loader)) for loader in loaders] == [each] * 4

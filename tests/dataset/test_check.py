@@ -211,8 +211,7 @@ GOOD: dict[str, ps.Dataset] = {
 @pytest.mark.parametrize("name", GOOD)
 def test_good_datasets_pass(name: str) -> None:
     """Datasets of any verbs and leaves pass if they draw from the step's generator only."""
-    GOOD[name].check()
-    GOOD[name].check(1)
+    GOOD[name].check(20)
 
 
 def test_arrays_may_be_changed_in_place() -> None:

@@ -14,10 +14,6 @@ from tests.equivalence.definition import digest
 from tests.equivalence.functions import keeps_two_of_three
 from tests.equivalence.joins import Counter
 
-pytestmark = pytest.mark.each_value
-
-MAKERS = [Filled, Neighbours, Running, Delayed]
-
 
 def test_a_resume_adds_only_held_elements() -> None:
     """An object with `held` gets those elements again; an object without it gets all of the epoch."""
@@ -161,45 +157,43 @@ class Methodical(Filled):
         return len(self.waiting)
 
 
-BROKEN: dict[str, tuple[Any, str]] = {
-    "no object": (lambda: 3, r"must return an object with add\(element\) and flush\(\); got 3"),
-    "no flush": (lambda: {1}, r"must return an object with add\(element\) and flush\(\); got \{1\}"),
-    "an old object": (Old, r"must return a new object each time, which holds nothing; this one has held=3"),
-    "held a method": (Methodical, r"held of step 'Methodical' must be a whole number .* got a method; put @property"),
-    "add gives None": (lambda: Answers(None), r"add\(\) of step .* must return a list of elements; got a NoneType"),
-    "add gives an array": (lambda: Answers(np.zeros((2, 2))), "must return a list of elements; got a ndarray"),
-    "add gives a set": (lambda: Answers({1, 2}), "must return a list of elements; got a set"),
-    "add gives a record": (lambda: Answers(Sums(1, 2)), "must return a list of elements; got a Sums"),
-    "add gives text": (lambda: Answers("ab"), r"add\(\) of step .* must return a list of elements; got a str"),
-    "held negative": (lambda: Answers(held=-1), r"held of step .* must be a whole number of at least 0; got -1"),
-    "held a fraction": (lambda: Answers(held=0.5), r"held of step .* must be a whole number of at least 0; got 0.5"),
-    "held more than added": (lambda: Answers(held=2), r"needs no more than 1 after it; got 2\. Count the elements"),
-}
+BROKEN: list[tuple[Any, str]] = [
+    (lambda: 3, r"must return an object with add\(element\) and flush\(\); got 3"),
+    (lambda: {1}, r"must return an object with add\(element\) and flush\(\); got \{1\}"),
+    (Old, r"must return a new object each time, which holds nothing; this one has held=3"),
+    (Methodical, r"held of step 'Methodical' must be a whole number .* got a method; put @property"),
+    (lambda: Answers(None), r"add\(\) of step .* must return a list of elements; got a NoneType"),
+    (lambda: Answers(np.zeros((2, 2))), "must return a list of elements; got a ndarray"),
+    (lambda: Answers({1, 2}), "must return a list of elements; got a set"),
+    (lambda: Answers(Sums(1, 2)), "must return a list of elements; got a Sums"),
+    (lambda: Answers("ab"), r"add\(\) of step .* must return a list of elements; got a str"),
+    (lambda: Answers(held=-1), r"held of step .* must be a whole number of at least 0; got -1"),
+    (lambda: Answers(held=0.5), r"held of step .* must be a whole number of at least 0; got 0.5"),
+    (lambda: Answers(held=2), r"needs no more than 1 after it; got 2\. Count the elements"),
+]
 
 
-@pytest.mark.parametrize("given", [(1, 2), deque([1, 2]), {1: "a", 2: "b"}.keys(), {"a": 1, "b": 2}.values()])
-def test_a_combiner_may_return_any_list(given: Any) -> None:
+class Silent(Delayed):
+    """A combiner whose `flush` returns nothing."""
+
+    def flush(self) -> Any:
+        """Return None."""
+
+
+def test_a_combiner_may_return_any_list() -> None:
     """A tuple, a deque and the values of a dict are lists of elements, too."""
-    assert list(ps.range(1).combine(lambda: Answers(given))) == [1, 2]
+    given: tuple[Any, ...] = (1, 2), deque([1, 2]), {1: "a", 2: "b"}.keys(), {"a": 1, "b": 2}.values()
+    for each in given:
+        assert list(ps.range(1).combine(lambda each=each: Answers(each))) == [1, 2]
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_an_object_that_breaks_the_rules_is_refused(name: str) -> None:
+def test_an_object_that_breaks_the_rules_is_refused() -> None:
     """The error of the definition and of a loader names the step and the rule."""
-    make, message = BROKEN[name]
-    dataset = ps.range(5).combine(make)
-    for read in (dataset, ps.Loader(dataset)):
-        with pytest.raises(ps.errors.GraphError, match=message):
-            list(read)
-
-
-def test_flush_must_return_a_list() -> None:
-    """The error names the method and the last element."""
-
-    class Silent(Delayed):
-        def flush(self) -> Any:
-            return None
-
+    for make, message in BROKEN:
+        dataset = ps.range(5).combine(make)
+        for read in (dataset, ps.Loader(dataset)):
+            with pytest.raises(ps.errors.GraphError, match=message):
+                list(read)
     with pytest.raises(ps.errors.GraphError, match=r"flush\(\) of step .*Silent' must return a list") as caught:
         list(ps.Loader(ps.range(5).combine(Silent)))
     assert "key 4, the last element before flush()" in caught.value.__notes__[0]
@@ -245,27 +239,23 @@ def test_a_broken_promise_is_an_error() -> None:
 
 
 def test_check_finds_a_broken_promise() -> None:
-    """`dataset.check()` resumes an object after each of its first elements."""
-    with pytest.raises(ps.errors.GraphError, match=r"of step 'Forgets' in read.* doesn't resume: after 1 elements"):
-        ps.range(1, 40).combine(Forgets).map(str).check()
-
-
-def test_check_finds_an_object_with_outside_state() -> None:
-    """An object that depends on anything but its elements gives other results a second time."""
+    """`dataset.check()` resumes an object after each of its first elements, and one that depends on more fails."""
     calls = itertools.count()
 
     class Counting(Delayed):
         def add(self, element: int) -> list[int]:
             return [each + next(calls) for each in super().add(element)]
 
+    with pytest.raises(ps.errors.GraphError, match=r"of step 'Forgets' in read.* doesn't resume: after 1 elements"):
+        ps.range(1, 40).combine(Forgets).map(str).check()
     with pytest.raises(ps.errors.GraphError, match=r"Counting' in .* doesn't resume"):
         ps.range(1, 40).combine(Counting).check()
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_check_accepts_kept_promises(make: Any) -> None:
+def test_check_accepts_kept_promises() -> None:
     """`check` accepts objects that hold nothing at times, a few elements, or all."""
-    ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
+    for make in (Filled, Neighbours, Running, Delayed):
+        ps.range(40, seed=1).filter(keeps_two_of_three).combine(make).batch(2, merge=list).check()
     ps.stream(lambda: Counter(40)).combine(Forgets).check()  # no object above a stream is resumed
 
 
@@ -295,10 +285,9 @@ class Failing(Delayed):
         return super().add(element)
 
 
-@pytest.mark.parametrize("place", [{}, {"num_workers": 2}], ids=["inline", "threads"])
-def test_an_error_of_the_object_comes_after_earlier_elements(place: dict[str, Any]) -> None:
+def test_an_error_of_the_object_comes_after_earlier_elements() -> None:
     """Each retry raises it again, with the step and the element."""
-    with ps.Loader(ps.range(10).combine(Failing), **place) as loader:
+    with ps.Loader(ps.range(10).combine(Failing), num_workers=1) as loader:
         batches = iter(loader)
         assert [next(batches) for _ in range(3)] == [0, 1, 2]
         for _ in range(2):
@@ -333,24 +322,6 @@ def test_a_combined_dataset_is_a_value() -> None:
     assert dataset.fingerprint["order"] != ps.range(5).filter(bool).fingerprint["order"]
     state = dict(dataset.explain().sections)["state"]
     assert "combine(Delayed): the positions of the elements that wait; they are computed again" in state[1]
-
-
-def test_batches_and_arrays_pass_through() -> None:
-    """An object may take batches, and return any value."""
-
-    class Halves:
-        held = 0
-
-        def add(self, batch: Any) -> list[Any]:
-            return [batch[:1], batch[1:]]
-
-        def flush(self) -> list[Any]:
-            return []
-
-    halves = ps.range(8).batch(4).combine(Halves)
-    assert [half.tolist() for half in ps.Loader(halves)] == [[0], [1, 2, 3], [4], [5, 6, 7]]
-    rows = halves.unbatch().batch(4)
-    assert [batch.tolist() for batch in ps.Loader(rows, num_workers=2)] == np.arange(8).reshape(2, 4).tolist()
 
 
 class Overlapping:

@@ -1,6 +1,7 @@
 """Errors of datasets and their verbs: each has the rule, the value and the remedy."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,8 @@ NOT_PARTS: dict[str, tuple[object, str]] = {
 
 JOINED: dict[str, Case] = {
     **{
-        f"{verb}, {name}": usage(functools.partial(join, parts), words)
-        for verb, join in VERBS.items()
-        for name, (parts, words) in NOT_PARTS.items()
+        f"{verb}, {name}": usage(functools.partial(VERBS[verb], parts), words)
+        for verb, (name, (parts, words)) in zip(itertools.cycle(VERBS), NOT_PARTS.items(), strict=False)
     },
     **{
         f"{verb}, seed": usage(functools.partial(join, PARTS, seed="7"), "seed must be a whole number; got seed='7'")
@@ -69,29 +69,21 @@ MIXED: dict[str, Case] = {
         lambda: ps.mix(PARTS, stop=anything("last")), 'stop must be "first", "all" or "never"; got stop=\'last\''
     ),
     "measure": usage(lambda: ps.mix(PARTS, measure=anything(3)), "measure takes a function; got 3"),
-    "weights in a list": usage(
-        lambda: ps.mix(PARTS, anything([1, 2])), "weights must be a dict with a weight for each name", "got [1, 2]"
-    ),
-    "no weights": usage(lambda: ps.mix(PARTS, {}), "weights must be a dict with a weight for each name", "got {}"),
-    "unknown part": usage(
-        lambda: ps.mix(PARTS, {"web": 1, "books": 2}),
-        "weights must name parts of the mixture, ['web', 'code']",
-        "books",
-    ),
-    "all weights 0": usage(lambda: ps.mix(PARTS, {"web": 0}), "weight"),
-    "negative weight": usage(lambda: ps.mix(PARTS, {"web": -1, "code": 2}), "weight", "-1"),
-    "weight of text": usage(lambda: ps.mix(PARTS, anything({"web": "1"})), "weight", "'1'"),
-    "not a number": usage(lambda: ps.mix(PARTS, {"web": float("nan")}), "weight", "nan"),
-    "late schedule": usage(
-        lambda: ps.mix(PARTS, {5: {"web": 1}}),
-        "a schedule must have the weights from position 0 on; its positions are [5]",
-    ),
-    "negative position": usage(
-        lambda: ps.mix(PARTS, {0: {"web": 1}, -5: {"web": 1}}), "schedule position must be at least 0"
-    ),
-    "schedule of numbers": usage(
-        lambda: ps.mix(PARTS, anything({0: 1})), "weights must be a dict with a weight for each name; got 1"
-    ),
+    **{
+        f"weights {weights!r}": usage(functools.partial(ps.mix, PARTS, weights), *words)
+        for weights, words in (
+            ([1, 2], ("weights must be a dict with a weight for each name", "got [1, 2]")),
+            ({}, ("weights must be a dict with a weight for each name", "got {}")),
+            ({0: 1}, ("weights must be a dict with a weight for each name; got 1",)),
+            ({"web": 1, "books": 2}, ("weights must name parts of the mixture, ['web', 'code']", "books")),
+            ({"web": 0}, ("weight",)),
+            ({"web": -1, "code": 2}, ("weight", "-1")),
+            ({"web": "1"}, ("weight", "'1'")),
+            ({"web": float("nan")}, ("weight", "nan")),
+            ({5: {"web": 1}}, ("a schedule must have the weights from position 0 on; its positions are [5]",)),
+            ({0: {"web": 1}, -5: {"web": 1}}, ("schedule position must be at least 0",)),
+        )
+    },
     "an empty part without end, in order": graph(
         lambda: ps.mix({"web": NUMBERS.filter(bool), "none": ps.range(0)}, stop="never"), "part 'none' is empty"
     ),
@@ -687,12 +679,14 @@ ALL = {
 }
 
 
-CASES = {f"{table}: {name}": one for table, cases in ALL.items() for name, one in cases.items()}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_message_of_a_wrong_call(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_a_wrong_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has its class, and states the rule, the value and the remedy."""
     monkeypatch.chdir(tmp_path)  # a refused path must not leave a folder elsewhere
-    check_message(CASES[name])
+    for table, cases in ALL.items():
+        for name, one in cases.items():
+            try:
+                check_message(one)
+            except BaseException as error:
+                error.add_note(f"{table}: {name}")
+                raise
     assert not list(tmp_path.iterdir())

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from tests.dataset.packing import all_tokens, bare, documents
-from tests.equivalence.definition import digests, outcomes
+from tests.equivalence.combinations import INLINE, THREADS, check_resume
+from tests.equivalence.decisions import DECISIONS, random_decisions
+from tests.equivalence.definition import digests
+from tests.profiles import fewer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,34 +96,14 @@ def test_features_may_have_their_own_lengths(lengths: list[int], is_planned: obj
             assert np.array_equal(inputs[: len(targets)], targets)
 
 
-@given(LENGTHS, CAPACITIES, st.integers(0, 2))
-def test_planned_packs_are_indexable(lengths: list[int], capacity: int, workers: int) -> None:
-    """A planned pack has positions and can be shuffled, and a loader delivers the definition's bytes."""
-    dataset = bare(lengths).pack(capacity, lengths=np.array(lengths, np.uint16)).shuffle()
-    with ps.Loader(dataset, num_workers=workers) as loader:
-        assert outcomes(loader) == outcomes(dataset[position] for position in range(len(dataset)))
-    assert sorted(map(repr, digests(dataset))) == sorted(
-        map(repr, digests(bare(lengths).pack(capacity, lengths=lengths)))
-    )
-
-
-@pytest.mark.parametrize("dtype", ["U4", "S4", "?", "M8[s]"])
-@pytest.mark.parametrize("planned", [False, True])
-def test_the_padding_is_the_zero_of_the_dtype(dtype: str, *, planned: bool) -> None:
+def test_the_padding_is_the_zero_of_the_dtype() -> None:
     """Of texts it is the empty one."""
-    texts = ps.range(3).map(lambda number: np.full(number + 1, 1, "i8").astype(dtype))
-    packed = texts.pack(4, lengths=[1, 2, 3] if planned else None)
-    assert digests(packed) == digests(ps.Loader(packed))
-    assert all(sequence["tokens"][-1] == np.zeros((), dtype) for sequence in packed if sequence["segment_ids"][-1] == 0)
-
-
-def test_sequences_have_little_padding() -> None:
-    """Documents of mixed lengths leave at most 2 % of padding, and planned ones hardly any."""
-    spread = ps.range(2000).random_map(lambda _, rng: int(np.clip(rng.lognormal(5.9, 1), 1, 20_000)))
-    lengths: list[int] = list(spread)
-    for planned, least in ((None, 0.98), (lengths, 0.995)):
-        sequences = list(bare(lengths).pack(2048, lengths=planned))
-        assert sum(lengths) / (2048 * len(sequences)) > least - (0.02 if planned is None else 0)
+    for dtype, lengths in (("U4", None), ("S4", [1, 2, 3]), ("?", None), ("M8[s]", [1, 2, 3])):
+        packed = ps.read([np.full(number + 1, 1, "i8").astype(dtype) for number in range(3)]).pack(4, lengths=lengths)
+        assert digests(packed) == digests(ps.Loader(packed))
+        ends = [sequence["tokens"][-1] for sequence in packed if sequence["segment_ids"][-1] == 0]
+        assert ends
+        assert all(end == np.zeros((), dtype) for end in ends)
 
 
 def test_a_batch_of_sequences_is_filled_where_it_is_delivered() -> None:
@@ -131,13 +114,6 @@ def test_a_batch_of_sequences_is_filled_where_it_is_delivered() -> None:
     assert digests(batches) == digests(dataset)
     memories = [{id(array.base) for array in batch.values()} for batch in batches[:-1]]
     assert all(len(memory) == 1 and memory != {id(None)} for memory in memories)
-
-
-def test_pieces_of_a_document_draw_their_own_randomness() -> None:
-    """Sequences that begin with pieces of one document have random streams of their own."""
-    dataset = bare([40]).pack(8).random_map(lambda _, rng: rng.random())
-    draws = list(dataset)
-    assert len(set(draws)) == len(draws) == 5
 
 
 def test_errors_name_the_document() -> None:
@@ -151,32 +127,36 @@ def test_errors_name_the_document() -> None:
         assert "position 2" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        (lambda: ps.range(3).pack(4), "arrays with one axis"),
-        (lambda: ps.read([[1, 2]]).pack(4), r"a list\. Convert .* as in np\.asarray\(tokens, np\.int32\), or"),
-        (lambda: ps.read(["a text"]).pack(4), r"a str\. Convert it in \.map, by a tokenizer and np\.asarray, or"),
-        (lambda: ps.read([np.zeros(2), np.zeros(2, np.int8)]).pack(4), "one dtype"),
-        (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
-        (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),
-        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack(4), "in meta="),
-        (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack({"a": 4}), r"\['b'\] .* neither packed nor in meta="),
-        (lambda: ps.read([{"a": np.zeros(2)}]).pack(4, meta=["b"]), r"must have the leaves \['b'\]"),
-        (lambda: ps.read([{"positions": np.zeros(2)}]).pack(4), "which packing adds"),
-        (lambda: ps.read([{"a": np.zeros(5)}]).pack({"a": 4}), "can't be split"),
-        (lambda: ps.read([{"a": np.zeros(2)}, {"b": np.zeros(2)}]).pack(4), "same leaves"),
-        (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "fill must be a value of uint8"),
-        (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, the plan 3"),
-    ],
-)
-def test_unfit_documents_are_errors(made: Callable[[], ps.Dataset], message: str) -> None:
+UNFIT: list[tuple[Callable[[], ps.Dataset], str]] = [
+    (lambda: ps.range(3).pack(4), "arrays with one axis"),
+    (lambda: ps.read([[1, 2]]).pack(4), r"a list\. Convert .* as in np\.asarray\(tokens, np\.int32\), or"),
+    (lambda: ps.read(["a text"]).pack(4), r"a str\. Convert it in \.map, by a tokenizer and np\.asarray, or"),
+    (lambda: ps.read([np.zeros(2), np.zeros(2, np.int8)]).pack(4), "one dtype"),
+    (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
+    (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),
+    (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack(4), "in meta="),
+    (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack({"a": 4}), r"\['b'\] .* neither packed nor in meta="),
+    (lambda: ps.read([{"a": np.zeros(2)}]).pack(4, meta=["b"]), r"must have the leaves \['b'\]"),
+    (lambda: ps.read([{"positions": np.zeros(2)}]).pack(4), "which packing adds"),
+    (lambda: ps.read([{"a": np.zeros(5)}]).pack({"a": 4}), "can't be split"),
+    (lambda: ps.read([{"a": np.zeros(2)}, {"b": np.zeros(2)}]).pack(4), "same leaves"),
+    (lambda: ps.read([np.zeros(2, np.uint8)]).pack(4, fill=-1), "fill must be a value of uint8"),
+    (lambda: ps.read([np.zeros(2)]).pack(4, lengths=[3]), "position 0 has 2, the plan 3"),
+    (lambda: ps.read([np.array([1, 2], object)]).pack(4), "takes arrays of numbers; a document has Python objects"),
+    (lambda: ps.read([np.array([1, 2], object)]).pack(4, lengths=[2]), "a document has Python objects"),
+    (lambda: bare([3]).pack(5, fill={"token": -100}), r"for leaves that are packed.*got fill for \['token'\]"),
+]
+
+
+def test_unfit_documents_are_errors() -> None:
     """The error of each kind of unfit document states its rule, also in a loader."""
-    dataset = made()
-    with pytest.raises(ps.errors.UsageError, match=message):
-        list(dataset)
-    with ps.Loader(dataset) as loader, pytest.raises(ps.errors.UsageError, match=message):
-        list(loader)
+    for made, message in UNFIT:
+        with pytest.raises(ps.errors.UsageError, match=message):
+            list(made())
+        with ps.Loader(made()) as loader, pytest.raises(ps.errors.UsageError, match=message):
+            list(loader)
+    with pytest.raises(ps.errors.UsageError, match=r"got fill for \['id'\], which meta names"):
+        with_labels([3, 2]).pack(5, meta=["id"], fill={"id": 0})
 
 
 def test_planning_needs_a_fixed_order() -> None:
@@ -190,29 +170,22 @@ def test_planning_needs_a_fixed_order() -> None:
 
 
 def test_sequences_of_one_cut_document_share_no_random_stream() -> None:
-    """Planned sequences that begin with pieces of one long document draw different random numbers."""
-    documents = ps.read([np.arange(64)], seed=3)
-    sequences = documents.pack(8, lengths=[64]).random_map(lambda sequence, rng: (len(sequence), rng.random()))
-    drawn = [number for _, number in sequences]
-    assert len(drawn) == len(set(drawn)) == 8
+    """Sequences that begin with pieces of one document have random streams of their own, planned or not."""
+    for lengths in (None, [64]):
+        drawn = list(bare([64]).pack(8, lengths=lengths).random_map(lambda _, rng: rng.random()))
+        assert len(drawn) == len(set(drawn)) == 8
 
 
-def test_fill_is_for_leaves_that_are_packed() -> None:
-    """A misspelt name is refused when the leaves are known, that of a meta leaf at once."""
-    dataset = with_labels([3, 2])
-    with pytest.raises(
-        ps.errors.GraphError, match=r"fill must be for leaves that are packed, .*got fill for \['label'\]"
-    ):
-        list(dataset.pack(5, meta=["id"], fill={"label": -100}))
-    with pytest.raises(ps.errors.GraphError, match=r"got fill for \['token'\]"):
-        list(bare([3]).pack(5, fill={"token": -100}))
-    with pytest.raises(ps.errors.UsageError, match=r"got fill for \['id'\], which meta names"):
-        dataset.pack(5, meta=["id"], fill={"id": 0})
-
-
-def test_documents_of_python_objects_are_refused() -> None:
-    """The reason is the same on each path."""
-    documents = ps.read([np.array([1, 2], object)] * 2)
-    for packed in (documents.pack(4), documents.pack(4, lengths=[2, 2])):
-        with pytest.raises(ps.errors.GraphError, match=r"takes arrays of numbers; a document has Python objects"):
-            list(packed)
+@fewer()
+@given(
+    st.sampled_from(["best_fit", "split"]),
+    st.lists(st.integers(0, 900), min_size=30, max_size=200),
+    DECISIONS,
+    st.integers(0, 30),
+)
+def test_many_documents_equal_the_definition(how: Any, lengths: list[int], decisions: int | None, stop: int) -> None:
+    """Packing equals its definition where 64 sequences are open and some close to make room."""
+    dataset = bare(lengths).pack(1000, how=how)
+    expected = digests(dataset)
+    with random_decisions(decisions):
+        check_resume(dataset, (expected, expected), (INLINE, THREADS), stop)

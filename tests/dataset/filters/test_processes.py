@@ -113,8 +113,7 @@ def test_a_waiting_process_replaces_a_killed_one(processes: Processes) -> None:
     assert os.listdir(processes.path.parent) == ["verdicts"]
 
 
-@pytest.mark.parametrize("moment", ["fsync", "replace"])
-@pytest.mark.parametrize("there_before", [False, True])
+@pytest.mark.parametrize(("moment", "there_before"), [("fsync", True), ("replace", False)])
 def test_a_kill_while_writing_leaves_no_partial_file(processes: Processes, moment: str, *, there_before: bool) -> None:
     """After a kill before the file is complete or renamed, the next run finds the old file, or none."""
     old = b""
