@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import pickle
-import subprocess
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
 from penstock.sources import JsonLines, describe_key, read_records
 from tests.constants import SetConstant
+from tests.programs.forked import started
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -59,18 +58,13 @@ def test_every_line_that_is_not_blank_is_a_record(
     source.close()
 
 
-def _corrupt(content: bytes) -> dict[str, bytes]:
+def _corrupt(content: bytes) -> list[bytes]:
     middle = len(content) // 2
-    return {
-        "cut": content[:-8],
-        "longer": content + content[-8:],
-        "empty": b"",
-        "header": b"x" + content[1:],
-        "one bit": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
-        "text": b"{}" * 400,
-        "list": b"[]".ljust(256) + content[256:],
-        "middle": content[:middle] + b"????" + content[middle + 4 :],
-    }
+    return [
+        *(content[:-8], content + content[-8:], b"", b"x" + content[1:]),
+        content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        *(b"{}" * 400, b"[]".ljust(256) + content[256:], content[:middle] + b"????" + content[middle + 4 :]),
+    ]
 
 
 @pytest.fixture(name="path")
@@ -98,31 +92,25 @@ def test_the_index_is_kept(path: Path, tmp_path: Path) -> None:
     assert _cached(tmp_path).name.endswith(".offsets")
 
 
-@pytest.mark.parametrize("change", ["size", "time"])
-def test_the_index_of_a_changed_file_is_computed_again(path: Path, tmp_path: Path, change: str) -> None:
+def test_the_index_of_a_changed_file_is_computed_again(path: Path, tmp_path: Path) -> None:
     """After a change of size or time the index is computed again, into the same file."""
-    assert len(JsonLines(path)) == 50
-    before = path.stat()
-    if change == "size":
-        path.write_text("1\n2\n3\n")
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        expected = [1, 2, 3]
-    else:
-        path.write_text("1\n" * (before.st_size // 2) + "\n" * (before.st_size % 2))
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-        expected = [1] * (before.st_size // 2)
-    assert _records(JsonLines(path)) == expected
+    for later, content in ((0, "1\n2\n3\n"), (1, "4\n5\n6\n")):
+        assert len(JsonLines(path)) in (50, 3)
+        time_ns = path.stat().st_mtime_ns
+        path.write_text(content)
+        os.utime(path, ns=(time_ns, time_ns + later))
+        assert _records(JsonLines(path)) == list(map(int, content.split()))
     assert _cached(tmp_path).exists()
 
 
-@pytest.mark.parametrize("damage", list(_corrupt(bytes(600))))
-def test_a_damaged_cache_is_replaced(path: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_cache_is_replaced(path: Path, tmp_path: Path) -> None:
     """A cached index with any damage is replaced by a right one."""
     assert len(JsonLines(path)) == 50
     whole = _cached(tmp_path).read_bytes()
-    _cached(tmp_path).write_bytes(_corrupt(whole)[damage])
-    assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
-    assert _cached(tmp_path).read_bytes() == whole
+    for damaged in _corrupt(whole):
+        _cached(tmp_path).write_bytes(damaged)
+        assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
+        assert _cached(tmp_path).read_bytes() == whole
 
 
 def test_without_a_cache_it_works_with_a_warning(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,28 +141,28 @@ def test_a_failed_write_leaves_nothing_behind(
     assert list((tmp_path / "cache" / "penstock").iterdir()) == []
 
 
+INDEXING = """
+import sys
+from penstock.sources import JsonLines
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+source = JsonLines({path!r}, cache={cache!r})
+assert [source[key]["n"] for key in range(len(source))] == list(range(50))
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
 def test_several_processes_may_index_at_once(path: Path, tmp_path: Path) -> None:
     """Processes that index the same file at once each get a right index, and leave one cache file."""
-    program = (
-        "import sys\nfrom penstock.sources import JsonLines\nsys.stdout.write('ready\\n')\nsys.stdout.flush()\n"
-        "sys.stdin.readline()\nsource = JsonLines(sys.argv[1])\n"
-        "assert [source[key]['n'] for key in range(len(source))] == list(range(50))"
-    )
-    started = [
-        subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(3)
-    ]
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == b"ready"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-    for process in started:
-        process.communicate()
-        assert process.returncode == 0
-    assert _cached(tmp_path).exists()
+    programs = [started(INDEXING.format(path=str(path), cache=str(tmp_path / "own"))) for _ in range(3)]
+    for program in programs:
+        with program:
+            assert program.stdout.readline() == "ready\n"
+            program.stdin.write("\n")
+            program.stdin.flush()
+    assert [program.returncode for program in programs] == [0] * 3
+    assert len(list((tmp_path / "own").rglob("*.offsets"))) == len(list((tmp_path / "own").iterdir())) == 1
 
 
 def test_another_process_with_another_cache_makes_its_own_index(
@@ -213,30 +201,25 @@ def test_a_file_that_changed_on_the_way_to_another_process_is_refused(
             pickle.loads(sent)[0]
 
 
-BAD_LINES = {
-    "no value": (b"{'n': 1}", "Expecting property name"),
-    "half a value": (b'{"n": ', "Expecting value"),
-    "two values": (b"1 2", "Extra data"),
-    "no text": (b'"\xff"', "can't decode byte 0xff"),
-    "too deep": (b"[" * 100_000, "recursion|too deep|Expecting|maximum"),
-}
-
-
-@pytest.mark.parametrize("kind", list(BAD_LINES))
-def test_a_bad_line_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
     """A line that isn't JSON is a CorruptRecordError with file, line, byte and key; other lines can be read."""
-    line, reason = BAD_LINES[kind]
-    path = tmp_path / "bad.jsonl"
-    path.write_bytes(b'"one"\n\n\n"two"\n' + line + b"\n3\n")
-    source = JsonLines([path, path])
-    assert source[3] == 3
-    with pytest.raises(CorruptRecordError, match=r"line 5 of '.*bad.jsonl' \(byte 14, key 6 of JsonLines") as caught:
-        read_records(source, np.array([5, 6, 7]))
-    assert caught.value.keys == (6,)
-    assert caught.value.__cause__ is not None
-    with pytest.raises(CorruptRecordError, match=reason):
-        source[2]
-    assert describe_key(source, 6) == "key 6 (byte 14 of file 'bad.jsonl')"
+    for number, (line, reason) in enumerate(
+        (
+            *((b"{'n': 1}", "Expecting property name"), (b'{"n": ', "Expecting value"), (b"1 2", "Extra data")),
+            *((b'"\xff"', "can't decode byte 0xff"), (b"[" * 100_000, "recursion|too deep|Expecting|maximum")),
+        )
+    ):
+        path = tmp_path / f"{number} bad.jsonl"
+        path.write_bytes(b'"one"\n\n\n"two"\n' + line + b"\n3\n")
+        source = JsonLines([path, path])
+        assert source[3] == 3
+        with pytest.raises(CorruptRecordError, match=r"line 5 of '.*bad.jsonl' \(byte 14, key 6 of JsonL") as caught:
+            read_records(source, np.array([5, 6, 7]))
+        assert caught.value.keys == (6,)
+        assert caught.value.__cause__ is not None
+        with pytest.raises(CorruptRecordError, match=reason):
+            source[2]
+        assert describe_key(source, 6) == f"key 6 (byte 14 of file '{number} bad.jsonl')"
 
 
 def test_a_file_that_changed_after_indexing_is_refused(path: Path) -> None:
@@ -301,22 +284,6 @@ def test_a_source_that_is_closed_during_its_first_read_keeps_no_file(
     monkeypatch.setattr(os, "pread", pread)
     assert source[0] == {"n": 0}
     assert os.listdir("/dev/fd") == before
-    with pytest.raises(ClosedError, match="was closed, and can't be read any more"):
-        source[0]
-
-
-def test_a_closed_source_cannot_be_read(path: Path) -> None:
-    """After close, or the end of a with block, reading is a ClosedError; closing again does nothing."""
-    with JsonLines(path) as source:
-        assert source[1] == {"n": 1}
-    source.close()
-    with pytest.raises(ClosedError, match="was closed, and can't be read any more"):
-        source[1]
-    assert len(source) == 50
-    never_read = JsonLines(path)
-    never_read.close()
-    with pytest.raises(ClosedError):
-        never_read.read([0])
 
 
 def test_only_so_many_files_are_open_at_once(tmp_path: Path, set_constant: SetConstant) -> None:
@@ -358,15 +325,24 @@ def test_files_are_read_without_pread(path: Path, monkeypatch: pytest.MonkeyPatc
     assert [record["n"] for record in _records(JsonLines(path))] == list(range(50))
 
 
-@pytest.mark.parametrize("case", ["empty file", "only blanks", "only a mark"])
-def test_files_without_lines_have_no_records(tmp_path: Path, case: str) -> None:
+def test_files_without_lines_have_no_records(tmp_path: Path) -> None:
     """A file without lines has no records, and raises no error."""
-    content = {"empty file": b"", "only blanks": b"\n \n\r\n  ", "only a mark": b"\xef\xbb\xbf"}[case]
-    (tmp_path / "a.jsonl").write_bytes(content)
-    source = JsonLines(tmp_path / "a.jsonl")
-    assert len(source) == 0
-    with pytest.raises(IndexError):
-        source[0]
+    for number, content in enumerate((b"", b"\n \n\r\n  ", b"\xef\xbb\xbf")):
+        (tmp_path / f"{number}.jsonl").write_bytes(content)
+        assert list(JsonLines(tmp_path / f"{number}.jsonl")) == []
+
+
+def test_a_closed_source_cannot_be_read(path: Path) -> None:
+    """After close, or the end of a with block, reading is a ClosedError; closing again does nothing."""
+    with JsonLines(path) as source:
+        assert source[1] == {"n": 1}
+    source.close()
+    never_read = JsonLines(path)
+    never_read.close()
+    for closed in (source, never_read):
+        with pytest.raises(ClosedError, match="was closed, and can't be read any more"):
+            closed.read([1])
+    assert len(source) == 50
 
 
 def test_bad_paths_are_refused(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
@@ -241,24 +239,17 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         LitData(folder)
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        b"",
-        b"[]",
-        b"[" * 100_000,
-        b'{"chunks": [], "config": 3}',
-        b'{"chunks": [{}], "config": {"data_format": []}}',
-        b'{"chunks": [{"filename": "a", "chunk_size": 1, "chunk_bytes": 1}], "config": {"data_format": []}}',
-        b'{"chunks": [{"filename": "a", "chunk_size": 1, "chunk_bytes": 1}],'
-        b' "config": {"data_format": ["int"], "data_spec": "[1]"}}',
-    ],
-)
-def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes) -> None:
+def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     """An index that lists no chunks, or describes no item, is a CorruptRecordError with the file."""
-    (tmp_path / "index.json").write_bytes(index)
-    with pytest.raises(CorruptRecordError, match=r"index.json' is no index of LitData"):
-        LitData(tmp_path)
+    chunk = '{"filename": "a", "chunk_size": 1, "chunk_bytes": 1}'
+    for index in (
+        *("", "[]", "[" * 100_000, '{"chunks": [], "config": 3}', '{"chunks": [{}], "config": {"data_format": []}}'),
+        f'{{"chunks": [{chunk}], "config": {{"data_format": []}}}}',
+        f'{{"chunks": [{chunk}], "config": {{"data_format": ["int"], "data_spec": "[1]"}}}}',
+    ):
+        (tmp_path / "index.json").write_text(index)
+        with pytest.raises(CorruptRecordError, match=r"index.json' is no index of LitData"):
+            LitData(tmp_path)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
@@ -292,23 +283,3 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (folder / "chunk-0-0.bin").write_bytes(TOKENS[:-1])
     with pytest.raises(SourceError, match=r"0.bin' must have 64 bytes, as index.json says; it has 63"):
         LitData(folder)
-
-
-@pytest.mark.parametrize("kind", ["plain", "frames"])
-@given(place=st.integers(0, len(PLAIN) - 1), value=st.integers(0, 255))
-def test_a_changed_byte_gives_items_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, place: int, value: int
-) -> None:
-    """A chunk with a changed byte has items of the same leaves, or raises a SourceError."""
-    config = WHOLE if kind == "plain" else {**SMALL, **ZSTD, "compression_level": "batch"}
-    content, count = (PLAIN, 3) if kind == "plain" else (FRAMES, 5)
-    place %= len(content)
-    folder = write(
-        tmp_path_factory.mktemp("fuzz"), config, (count, content[:place] + bytes([value]) + content[place + 1 :])
-    )
-    try:
-        with LitData(folder, cache=folder, progress=False) as source:
-            items = source.read(range(count))
-    except SourceError:
-        return
-    assert all(list(item) == list(whole_item(0) if kind == "plain" else small_item(0)) for item in items)

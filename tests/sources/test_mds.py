@@ -101,42 +101,29 @@ ENCODED = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(ENCODED)), ids=[f"{n} {ENCODED[n][0]}" for n in range(len(ENCODED))])
-def test_each_encoding_has_its_value(tmp_path: Path, number: int) -> None:
+def test_each_encoding_has_its_value(tmp_path: Path) -> None:
     """A column of each encoding has the value that Streaming reads; images stay bytes, or are arrays of pixels."""
-    encoding, content, value = ENCODED[number]
-    assert_same(MDS(one(tmp_path / "data", encoding, content))[0], {"x": value})
+    for number, (encoding, content, value) in enumerate(ENCODED):
+        assert_same(MDS(one(tmp_path / f"{number}", encoding, content))[0], {"x": value})
 
 
-@pytest.mark.parametrize(
-    ("encoding", "content"),
-    [
-        ("str", b"\xff"),
-        ("int", b"\1"),
-        ("float32", b"\1" * 5),
-        ("str_int", b"seven"),
-        ("str_decimal", b"x"),
-        ("json", b"["),
-        ("json", b"[" * 100_000),
-        ("ndarray", b""),
-        ("ndarray", b"\7\0"),
-        ("ndarray", b"\x08"),
-        ("ndarray", b"\x08\xff" + b"\xff" * 500),
-        ("ndarray:int8:3", b"ab"),
-        ("pil", b"\1"),
+def test_a_value_that_is_none_of_its_encoding_is_named(tmp_path: Path) -> None:
+    """A value that can't be decoded is a CorruptRecordError with file, byte, key, column and encoding."""
+    cases: tuple[tuple[str, bytes], ...] = (
+        *(("str", b"\xff"), ("int", b"\1"), ("float32", b"\1" * 5), ("str_int", b"seven"), ("str_decimal", b"x")),
+        *(("json", b"["), ("json", b"[" * 100_000), ("ndarray", b""), ("ndarray", b"\7\0"), ("ndarray", b"\x08")),
+        *(("ndarray", b"\x08\xff" + b"\xff" * 500), ("ndarray:int8:3", b"ab"), ("pil", b"\1")),
         ("pil", struct.pack("<III", 2, 2, 1) + b"Q" + b"abcd"),
         ("pil", struct.pack("<III", 2**32 - 1, 2**32 - 1, 1) + b"Labcd"),
         ("list[jpeg]", struct.pack("<II", 0, 2**32 - 1)),
         ("jpeg_array", struct.pack("<II", 1, 5) + b"abcd"),
-    ],
-)
-def test_a_value_that_is_none_of_its_encoding_is_named(tmp_path: Path, encoding: str, content: bytes) -> None:
-    """A value that can't be decoded is a CorruptRecordError with file, byte, key, column and encoding."""
-    source = MDS(one(tmp_path / "data", encoding, content))
-    with pytest.raises(CorruptRecordError, match=r"byte 14 of '.*0.mds' \(key 0 of .* in the column 'x'") as caught:
-        read_records(source, np.array([0]))
-    assert caught.match(rf"has no '{encoding.replace('[', '.')[:5]}")
-    assert caught.value.keys == (0,)
+    )
+    for number, (encoding, content) in enumerate(cases):
+        source = MDS(one(tmp_path / f"{number}", encoding, content))
+        with pytest.raises(CorruptRecordError, match=r"byte 14 of '.*0.mds' \(key 0 of .* in the column 'x'") as caught:
+            read_records(source, np.array([0]))
+        assert caught.match(rf"has no '{encoding.replace('[', '.')[:5]}")
+        assert caught.value.keys == (0,)
 
 
 _PARTS: dict[str, Any] = {
@@ -249,52 +236,41 @@ def test_compressed_shards_have_the_records_of_decompressed_ones(tmp_path: Path,
     assert describe_key(source, 7) == "key 7 (sample 1 of file '2.mds.z')"
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "reason"),
-    [
-        ("zstd", zstandard.compress(WRITTEN)[:-1], "zstd: the input ends before"),
-        ("zstd", zstandard.compress(b"\0" * (1 << 20)), "must have at most 335 bytes, and has a frame of 1048576"),
-        ("gz", gzip.compress(b"\0" * (1 << 20)), "must have at most 335 bytes"),
-        ("gz", WRITTEN, "gzip: the input is corrupt"),
-        ("gz", gzip.compress(WRITTEN[:-1]), "it has 334 bytes when it is decompressed, and index.json says 335"),
-        ("zstd", zstandard.compress(b"\1" + WRITTEN[1:]), "it has 1 samples, and index.json says 3"),
-    ],
-)
-def test_a_damaged_compressed_shard_is_named(tmp_path: Path, kind: str, content: bytes, reason: str) -> None:
+def test_a_damaged_compressed_shard_is_named(tmp_path: Path) -> None:
     """A shard that can't be decompressed, is larger than the index says, or is another one, is a CorruptRecordError."""
-    source = MDS(compressed(tmp_path / "data", kind, content))
-    with pytest.raises(CorruptRecordError, match=rf"'.*0.mds.z' \(for key 2 .* is damaged: .*{reason}") as caught:
-        source[2]
-    assert caught.value.keys == (2,)
+    for number, (kind, content, reason) in enumerate(
+        (
+            ("zstd", zstandard.compress(WRITTEN)[:-1], "zstd: the input ends before"),
+            ("zstd", zstandard.compress(b"\0" * (1 << 20)), "must have at most 335 bytes, and has a frame of 1048576"),
+            ("gz", gzip.compress(b"\0" * (1 << 20)), "must have at most 335 bytes"),
+            ("gz", WRITTEN, "gzip: the input is corrupt"),
+            ("gz", gzip.compress(WRITTEN[:-1]), "it has 334 bytes when it is decompressed, and index.json says 335"),
+            ("zstd", zstandard.compress(b"\1" + WRITTEN[1:]), "it has 1 samples, and index.json says 3"),
+        )
+    ):
+        source = MDS(compressed(tmp_path / f"{number}", kind, content))
+        with pytest.raises(CorruptRecordError, match=rf"'.*0.mds.z' \(for key 2 .* is damaged: .*{reason}") as caught:
+            source[2]
+        assert caught.value.keys == (2,)
 
 
-GOOD = shard_of([b"\1", b"\2\2"])
-BAD_SHARDS = {
-    "short": (GOOD[:11], "it has 11 bytes, too few for the offsets of 2 samples"),
-    "other number": (b"\1" + GOOD[1:], "it has 1 samples, and index.json says 2"),
-    "first offset": (GOOD[:4] + b"\0" + GOOD[5:], "its offsets, from 0 to 21, don't cover 21 bytes"),
-    "last offset": (GOOD[:12] + b"\x16" + GOOD[13:], "its offsets, from 18 to 22, don't cover 21 bytes"),
-    "falling": (GOOD[:8] + b"\x16" + GOOD[9:], "its offsets, from 18 to 21"),
-}
-
-
-@pytest.mark.parametrize("kind", list(BAD_SHARDS))
-def test_a_damaged_shard_is_refused_when_it_is_indexed(tmp_path: Path, kind: str) -> None:
-    """A shard whose offsets aren't those of the file is a CorruptRecordError with the file."""
-    content, reason = BAD_SHARDS[kind]
-    folder = write(tmp_path / "data", {"x": ("bytes", None)}, content, samples=2)
-    with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as a file of MDS shards: {reason}"):
-        MDS(folder)
-
-
-@pytest.mark.parametrize(
-    "index", [b"", b"[]", b'{"shards": 3}', b'{"shards": [{}]}', b"[" * 100_000, b'{"shards": {"a": 1}}']
-)
-def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes) -> None:
-    """An index that lists no shards is a CorruptRecordError with the file."""
-    (tmp_path / "index.json").write_bytes(index)
-    with pytest.raises(CorruptRecordError, match=r"index.json' is no index of MDS shards"):
-        MDS(tmp_path)
+def test_a_damaged_shard_or_index_is_refused(tmp_path: Path) -> None:
+    """A shard whose offsets aren't those of the file, and an index without shards, are a CorruptRecordError."""
+    good = shard_of([b"\1", b"\2\2"])
+    for content, reason in (
+        (good[:11], "it has 11 bytes, too few for the offsets of 2 samples"),
+        (b"\1" + good[1:], "it has 1 samples, and index.json says 2"),
+        (good[:4] + b"\0" + good[5:], "its offsets, from 0 to 21, don't cover 21 bytes"),
+        (good[:12] + b"\x16" + good[13:], "its offsets, from 18 to 22, don't cover 21 bytes"),
+        (good[:8] + b"\x16" + good[9:], "its offsets, from 18 to 21"),
+    ):
+        folder = write(tmp_path / "data", {"x": ("bytes", None)}, content, samples=2)
+        with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as a file of MDS shards: {reason}"):
+            MDS(folder)
+    for index in ("", "[]", '{"shards": 3}', '{"shards": [{}]}', "[" * 100_000, '{"shards": {"a": 1}}'):
+        (folder / "index.json").write_text(index)
+        with pytest.raises(CorruptRecordError, match=r"index.json' is no index of MDS shards"):
+            MDS(folder)
 
 
 def test_an_index_of_litdata_names_its_source(tmp_path: Path) -> None:

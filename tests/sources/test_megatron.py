@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
@@ -48,26 +46,26 @@ def test_records_are_documents_or_windows(tmp_path: Path) -> None:
     assert source.fingerprint() != windows.fingerprint()
 
 
-@pytest.mark.parametrize(
-    ("index", "reason"),
-    [
-        (b"", "it has no header"),
-        (b"x" + WHOLE[1:], "it begins with b'xMIDIDX.*, not with 'MMIDIDX' and version 1"),
-        (WHOLE[:9] + b"\2" + WHOLE[10:], "not with 'MMIDIDX' and version 1"),
-        (WHOLE[:-1], "too few for 4 sequences and 4 boundaries"),
-        (WHOLE[:18] + b"\xff" * 8 + WHOLE[26:], f"too few for {2**64 - 1} sequences"),
-        (index_of([2, 3], [0, 1]), "its documents don't cover all sequences"),
-        (index_of([2, 3], [0, 2, 1, 2]), "its documents don't cover all sequences"),
-        (index_of([2, -3], [0, 2]), "its sequences don't follow each other"),
-        (index_of([2, 3], [0, 2], item_bytes=4), "its sequences don't follow each other"),
-        (index_of([2, 9], [0, 2]), r"text.idx' has 11 tokens, and '.*text.bin' 9. .* copy both again"),
-    ],
+BAD = (
+    (b"", "it has no header"),
+    (b"x" + WHOLE[1:], "it begins with b'xMIDIDX.*, not with 'MMIDIDX' and version 1"),
+    (WHOLE[:9] + b"\2" + WHOLE[10:], "not with 'MMIDIDX' and version 1"),
+    (WHOLE[:-1], "too few for 4 sequences and 4 boundaries"),
+    (WHOLE[:18] + b"\xff" * 8 + WHOLE[26:], f"too few for {2**64 - 1} sequences"),
+    (index_of([2, 3], [0, 1]), "its documents don't cover all sequences"),
+    (index_of([2, 3], [0, 2, 1, 2]), "its documents don't cover all sequences"),
+    (index_of([2, -3], [0, 2]), "its sequences don't follow each other"),
+    (index_of([2, 3], [0, 2], item_bytes=4), "its sequences don't follow each other"),
+    (index_of([2, 9], [0, 2]), r"text.idx' has 11 tokens, and '.*text.bin' 9. .* copy both again"),
 )
-def test_a_damaged_index_is_refused(tmp_path: Path, index: bytes, reason: str) -> None:
+
+
+def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     """An index that is damaged, or isn't that of the tokens, is a CorruptRecordError with the file."""
-    with pytest.raises(CorruptRecordError, match=reason) as caught:
-        Megatron(write(tmp_path, index))
-    assert caught.match(r"text.idx'")
+    for index, reason in BAD:
+        with pytest.raises(CorruptRecordError, match=reason) as caught:
+            Megatron(write(tmp_path, index))
+        assert caught.match(r"text.idx'")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -82,20 +80,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.idx").write_bytes(WHOLE + b"\0")
     with pytest.raises(SourceError, match=r"text.idx' changed since the source was created"):
         pickle.loads(sent)[0]
-
-
-@given(place=st.integers(0, len(WHOLE) - 1), value=st.integers(0, 255) | st.none())
-def test_a_changed_byte_gives_records_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None
-) -> None:
-    """An index with a changed byte, or cut there, has documents of the tokens, or raises an error of Penstock."""
-    changed = WHOLE[:place] if value is None else WHOLE[:place] + bytes([value]) + WHOLE[place + 1 :]
-    prefix = write(tmp_path_factory.mktemp("fuzz"), changed)
-    try:
-        source = Megatron(prefix)
-    except (SourceError, UsageError):
-        return
-    assert sum(len(record) for record in source.read(range(len(source)))) <= 18
 
 
 def test_windows_end_with_the_index(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tokens: windows and documents over memory-mapped files, against slices of the arrays in memory."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,13 +86,6 @@ def test_documents_end_after_the_separator(
     assert not can_read_into(source)
 
 
-def test_next_token_windows_share_one_token(tmp_path: Path) -> None:
-    """With length n + 1 and stride n, every token but the first is a target once."""
-    np.arange(13, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    source = Tokens(tmp_path / "a.bin", 5, dtype=np.uint16, stride=4)
-    assert np.concatenate([source[key][1:] for key in range(len(source))]).tolist() == list(range(1, 13))
-
-
 def test_globs_are_sorted_and_lists_keep_their_order(tmp_path: Path) -> None:
     """A glob is sorted by name, also in folders; a list is taken as it is, and may hold globs and a file twice."""
     (tmp_path / "d").mkdir()
@@ -108,15 +100,6 @@ def test_globs_are_sorted_and_lists_keep_their_order(tmp_path: Path) -> None:
     assert firsts(f"{tmp_path}/**/*.bin") == [1, 0, 2, 3]
     assert firsts([tmp_path / "b.bin", f"{tmp_path}/?.bin", tmp_path / "b.bin"]) == [0, 1, 0, 0]
     assert firsts(tmp_path / "x[1].bin") == [3]
-
-
-def test_records_are_copies(tmp_path: Path) -> None:
-    """Writing to a record changes neither the file nor the next record."""
-    np.zeros(8, np.int32).tofile(tmp_path / "a.bin")
-    for source in (Tokens(tmp_path / "a.bin", 4, dtype=np.int32), Tokens(tmp_path / "a.bin", dtype="i4", separator=0)):
-        source[0][:] = 7
-        assert source[0].max() == 0
-    assert not np.fromfile(tmp_path / "a.bin", np.int32).any()
 
 
 def test_found_documents_are_kept_in_the_cache(tmp_path: Path) -> None:
@@ -223,10 +206,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[json.dumps(case[0], default=str) for case in BAD])
-def test_bad_arguments_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
-) -> None:
+def test_bad_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mistake has a message with the rule, the value and the file."""
     monkeypatch.chdir(tmp_path)
     np.arange(10, dtype=np.uint16).tofile("a.bin")
@@ -237,14 +217,11 @@ def test_bad_arguments_are_refused(
     np.save("cut.npy", np.arange(1000, dtype=np.uint16))
     Path("cut.npy").write_bytes(Path("cut.npy").read_bytes()[:-100])
     Path("text.npy").write_text("not an array")
-    with pytest.raises(UsageError, match=message):
-        Tokens(**{**DEFAULTS, **arguments})
-
-
-def test_a_missing_file_is_a_source_error(tmp_path: Path) -> None:
-    """A path without a glob's signs must exist."""
+    for arguments, message in BAD:
+        with pytest.raises(UsageError, match=message):
+            Tokens(**{**DEFAULTS, **arguments})
     with pytest.raises(SourceError, match=r"cannot read '.*missing.bin'"):
-        Tokens(tmp_path / "missing.bin", 4, dtype="u2")
+        Tokens("missing.bin", 4, dtype="u2")
 
 
 def test_read_into_refuses_what_does_not_fit(tmp_path: Path) -> None:
@@ -286,7 +263,7 @@ def test_records_are_cast_by_the_read(tmp_path: Path) -> None:
             windows.astype(dtype)
 
 
-@pytest.mark.parametrize("stored", ["u1", "i1", "<u2", ">u2", "<i2", "<u4", ">i4", "<i4", "<u8", "<i8"])
+@pytest.mark.parametrize("stored", ["u1", ">u2", "<i2", "<u4", ">i4", "<i8"])
 def test_windows_are_cast_to_every_dtype_that_holds_them(stored: str, tmp_path: Path) -> None:
     """The cast of windows, in blocks and into given memory, is NumPy's, also of negative tokens and of the largest."""
     own = np.dtype(stored)
