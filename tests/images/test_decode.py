@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import itertools
 import struct
 import subprocess
 import sys
@@ -37,9 +38,10 @@ def resized(image: Any, size: tuple[int, int]) -> NDArray[np.int64]:
     return np.asarray(image.resize(size[::-1], pillow().Resampling.BILINEAR)).astype(np.int64)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "subsampling", "progressive"),
+    [("RGB", 0, True), ("RGB", 1, False), ("RGB", 2, False), ("RGB", 2, True), ("L", 0, False), ("CMYK", 1, True)],
+)
 def test_a_box_has_pillows_pixels(mode: str, subsampling: int, progressive: bool) -> None:  # noqa: FBT001 - a case
     """A box's pixels are exactly Pillow's, and resized ones differ by at most one level, by less on average."""
     for width, height in [(203, 151), (17, 9), (64, 48), (1, 1)]:
@@ -54,20 +56,20 @@ def test_a_box_has_pillows_pixels(mode: str, subsampling: int, progressive: bool
                 assert difference.mean() < 0.5
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_turns_an_image_as_pillow_does(orientation: int) -> None:
+def test_exif_turns_an_image_as_pillow_does() -> None:
     """With exif=True a box is one of the upright image, mirrored after it is turned; by default nothing is turned."""
-    exif = pillow().Exif()
-    exif[0x0112] = orientation
-    data = encoded(photograph(83, 61), exif=exif)
-    stored = pillow().open(io.BytesIO(data))
-    upright = importlib.import_module("PIL.ImageOps").exif_transpose(stored)
-    box = (5, 11, 40, 57)
-    turned = decode_crop_resize(data, box=box, flip=True, pixels=Pixels(exif=True))
-    assert np.array_equal(turned, np.asarray(upright.crop(box))[:, ::-1])
-    assert np.array_equal(decode_crop_resize(data, box=box), np.asarray(stored.crop(box)))
-    difference = decode_crop_resize(data, (20, 31), pixels=Pixels(exif=True)).astype(np.int64)
-    assert np.abs(difference - resized(upright, (20, 31))).max() <= 1
+    for orientation in range(1, 9):
+        exif = pillow().Exif()
+        exif[0x0112] = orientation
+        data = encoded(photograph(83, 61), exif=exif)
+        stored = pillow().open(io.BytesIO(data))
+        upright = importlib.import_module("PIL.ImageOps").exif_transpose(stored)
+        box = (5, 11, 40, 57)
+        turned = decode_crop_resize(data, box=box, flip=True, pixels=Pixels(exif=True))
+        assert np.array_equal(turned, np.asarray(upright.crop(box))[:, ::-1]), orientation
+        assert np.array_equal(decode_crop_resize(data, box=box), np.asarray(stored.crop(box)))
+        difference = decode_crop_resize(data, (20, 31), pixels=Pixels(exif=True)).astype(np.int64)
+        assert np.abs(difference - resized(upright, (20, 31))).max() <= 1
 
 
 def with_metadata(data: bytes, content: bytes) -> bytes:
@@ -118,8 +120,7 @@ def test_forms_are_those_of_normalize_images(layout: Any) -> None:
     assert np.array_equal(plain if layout == "HWC" else plain.transpose(1, 2, 0), levels)
 
 
-@pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 5, 20, 12)])
+@pytest.mark.parametrize(("progressive", "box"), [(False, (5, 5, 20, 12)), (True, (0, 0, 40, 30))])
 def test_damage_is_an_error_where_it_is_one_for_pillow(progressive: bool, box: Any) -> None:  # noqa: FBT001 - a case
     """A file cut anywhere is refused, and one with wrong bytes is an error or an image of the right shape."""
     data = encoded(photograph(40, 30), progressive=progressive)
@@ -137,20 +138,20 @@ def test_damage_is_an_error_where_it_is_one_for_pillow(progressive: bool, box: A
         assert result.shape == (8, 8, 3)
 
 
-@pytest.mark.parametrize("box", [None, (3, 2, 30, 9), (3, 22, 30, 29)])
-@pytest.mark.parametrize("marker", [b"\xff\xd8", b"\xff\xc0", b"\xff\xda", b"\xff\xd3", b"\xff\xfe\0\2", b"\xff\xd9"])
-def test_a_marker_in_the_middle_of_a_scan_counts_as_for_pillow(marker: bytes, box: Any) -> None:
+def test_a_marker_in_the_middle_of_a_scan_counts_as_for_pillow() -> None:
     """A second image or scan is an error, also outside of the box; a restart, a comment and the end are none."""
     data = encoded(photograph(40, 30))
-    damaged = data[: len(data) * 3 // 4] + marker + data[len(data) * 3 // 4 :]
-    try:
-        expected = np.asarray(pillow().open(io.BytesIO(damaged)).crop(box or (0, 0, 40, 30)))
-    except OSError:
-        assert marker[1] in b"\xd8\xc0\xda"
-        with pytest.raises(ps.errors.CorruptRecordError, match=r"libjpeg-turbo says"):
-            decode_crop_resize(damaged, box=box)
-    else:
-        assert np.array_equal(decode_crop_resize(damaged, box=box), expected)
+    markers = (b"\xff\xd8", b"\xff\xc0", b"\xff\xda", b"\xff\xd3", b"\xff\xfe\0\2", b"\xff\xd9")
+    for marker, box in itertools.product(markers, (None, (3, 2, 30, 9), (3, 22, 30, 29))):
+        damaged = data[: len(data) * 3 // 4] + marker + data[len(data) * 3 // 4 :]
+        try:
+            expected = np.asarray(pillow().open(io.BytesIO(damaged)).crop(box or (0, 0, 40, 30)))
+        except OSError:
+            assert marker[1] in b"\xd8\xc0\xda"
+            with pytest.raises(ps.errors.CorruptRecordError, match=r"libjpeg-turbo says"):
+                decode_crop_resize(damaged, box=box)
+        else:
+            assert np.array_equal(decode_crop_resize(damaged, box=box), expected), (marker, box)
 
 
 def test_a_file_that_begins_as_no_jpeg_is_not_decoded_as_one() -> None:
@@ -171,47 +172,45 @@ def test_a_box_of_a_progressive_file_without_its_last_scans_is_that_of_the_whole
         assert np.array_equal(decode_crop_resize(few_scans, box=(left, top, right, bottom)), part)
 
 
-@pytest.mark.parametrize(("mode", "form"), [("RGBA", "PNG"), ("I;16", "PNG"), ("P", "GIF"), ("LA", "PNG")])
-def test_other_formats_are_decoded_by_pillow(mode: str, form: str) -> None:
+def test_other_formats_are_decoded_by_pillow() -> None:
     """Transparent, 16-bit and palette images have the pixels of Pillow's conversion to RGB."""
-    if mode == "I;16":
-        image = pillow().fromarray(np.arange(60, dtype=np.uint16).reshape(6, 10) * 1000)
-    else:
-        image = photograph(10, 6).convert(mode)
-    stream = io.BytesIO()
-    image.save(stream, form)
-    expected = np.asarray(pillow().open(stream).convert("RGB"))[1:5, 2:9]
-    assert np.array_equal(decode_crop_resize(stream.getvalue(), box=(2, 1, 9, 5)), expected)
+    images = [(photograph(10, 6).convert(mode), form) for mode, form in (("RGBA", "PNG"), ("P", "GIF"), ("LA", "PNG"))]
+    images.append((pillow().fromarray(np.arange(60, dtype=np.uint16).reshape(6, 10) * 1000), "PNG"))
+    for image, form in images:
+        stream = io.BytesIO()
+        image.save(stream, form)
+        expected = np.asarray(pillow().open(stream).convert("RGB"))[1:5, 2:9]
+        assert np.array_equal(decode_crop_resize(stream.getvalue(), box=(2, 1, 9, 5)), expected)
 
 
 PIXELS: Final = np.zeros((4, 6, 3), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((PIXELS, 0), r"size must be a positive int, or \(height, width\); got size=0"),
-        ((PIXELS, (2, 3, 4)), r"size must be a positive int"),
-        ((PIXELS, 2, (0, 0, 7, 4)), r"box must be .* got box=\(0, 0, 7, 4\) for an image of width 6 and height 4"),
-        ((PIXELS, 2, (3, 0, 3, 4)), "box must be"),
-        ((PIXELS, 2, 5), r"box must be four ints, .* got box=5"),
-        ((PIXELS.astype(np.float32), 2), r"an image must be the bytes of a file, .* got float32 of shape \(4, 6, 3\)"),
-        ((PIXELS.astype(np.int8), 2), r"an image must be .* its pixels as uint8 .* got int8 of shape \(4, 6, 3\)"),
-        (({"bytes": b""}, 2), r"an image must be the bytes of a file, .* got a dict. Name the leaf .* with key="),
-    ],
-)
-def test_wrong_arguments_are_errors(arguments: Any, message: str) -> None:
-    """A size, a box or an image that isn't as described is an error with the rule and the value."""
-    data, size, *box = arguments
-    with pytest.raises(ps.errors.UsageError, match=message):
-        decode_crop_resize(data, size, box=box[0] if box else None)
+WRONG: list[tuple[Any, str]] = [
+    ((PIXELS, 0), r"size must be a positive int, or \(height, width\); got size=0"),
+    ((PIXELS, (2, 3, 4)), r"size must be a positive int"),
+    ((PIXELS, 2, (0, 0, 7, 4)), r"box must be .* got box=\(0, 0, 7, 4\) for an image of width 6 and height 4"),
+    ((PIXELS, 2, (3, 0, 3, 4)), "box must be"),
+    ((PIXELS, 2, 5), r"box must be four ints, .* got box=5"),
+    ((PIXELS.astype(np.float32), 2), r"an image must be the bytes of a file, .* got float32 of shape \(4, 6, 3\)"),
+    ((PIXELS.astype(np.int8), 2), r"an image must be .* its pixels as uint8 .* got int8 of shape \(4, 6, 3\)"),
+    (({"bytes": b""}, 2), r"an image must be the bytes of a file, .* got a dict. Name the leaf .* with key="),
+]
 
 
-@pytest.mark.parametrize("flip", [0.5, "no", -1, None, 256])
-def test_a_flip_that_is_no_flag_is_an_error(flip: Any) -> None:
-    """Only True and False, or 1 and 0, say whether a result is mirrored."""
-    with pytest.raises(ps.errors.UsageError, match=r"flip must be True or False; got flip="):
-        decode_crop_resize(PIXELS, flip=flip)
+def test_wrong_arguments_are_errors() -> None:
+    """A size, a box, an image or a form that isn't as described is an error with the rule and the value."""
+    for (data, size, *box), message in WRONG:
+        with pytest.raises(ps.errors.UsageError, match=message):
+            decode_crop_resize(data, size, box=box[0] if box else None)
+    flips: tuple[Any, ...] = 0.5, "no", -1, None, 256
+    for flip in flips:
+        with pytest.raises(ps.errors.UsageError, match=r"flip must be True or False; got flip="):
+            decode_crop_resize(PIXELS, flip=flip)
+    forms: tuple[Any, ...] = {"layout": "NHWC"}, {"mean": MEAN}, {"mean": MEAN, "std": (1, 0, 1)}, {"exif": "yes"}
+    for form in forms:
+        with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std|exif"):
+            Pixels(**form)
 
 
 def test_a_file_that_pillow_refuses_is_a_corrupt_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,15 +222,6 @@ def test_a_file_that_pillow_refuses_is_a_corrupt_record(monkeypatch: pytest.Monk
     monkeypatch.setattr(pillow(), "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(ps.errors.CorruptRecordError, match=r"Pillow refuses: .*pixels.* begin with b'.x89PNG"):
         decode_crop_resize(stream.getvalue())
-
-
-@pytest.mark.parametrize(
-    "given", [{"layout": "NHWC"}, {"mean": MEAN}, {"mean": MEAN, "std": (1, 0, 1)}, {"exif": "yes"}]
-)
-def test_wrong_forms_are_errors(given: Any) -> None:
-    """A layout that doesn't exist, and half or wrong numbers, are errors where they are written."""
-    with pytest.raises(ps.errors.UsageError, match=r"layout|mean|std|exif"):
-        Pixels(**given)
 
 
 SMALL_MEMORY: Final = """

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources import ArrayRecord, Source, describe_key
-from penstock.testing import BlockSourceTests
+from penstock.sources import ArrayRecord, describe_key
+from tests.sources.promises import check_source
 
 module: Any = pytest.importorskip("array_record.python.array_record_module")
 
@@ -28,30 +28,12 @@ def write(path: Path, records: Sequence[bytes] = RECORDS, group_size: int = 1) -
     return path
 
 
-class TestArrayRecord(BlockSourceTests):
-    """Three files with groups of one record, one of them empty."""
-
-    group_size = 1
-    decoded_bytes = 1 << 20
-    expected: Sequence[Any] = RECORDS
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        for number, part in enumerate((RECORDS[:201], [], RECORDS[201:])):
-            write(tmp_path / f"train.array_record-{number:05}-of-00003", part, self.group_size)
-
-    def make_source(self) -> Source:
-        """Return the records of all files."""
-        return ArrayRecord(self.folder / "train.array_record*", decoded_bytes=self.decoded_bytes)
-
-
-class TestArrayRecordInGroups(TestArrayRecord):
-    """Groups of 64 records, of which one is kept."""
-
-    group_size = 64
-    decoded_bytes = 0
+@pytest.mark.parametrize(("group_size", "decoded_bytes"), [(1, 1 << 20), (64, 0)])
+def test_files_keep_the_promises_of_a_source(tmp_path: Path, group_size: int, decoded_bytes: int) -> None:
+    """Three files, one of them empty, with groups of one record, or of 64, of which one is kept."""
+    for number, part in enumerate((RECORDS[:201], [], RECORDS[201:])):
+        write(tmp_path / f"train.array_record-{number:05}-of-00003", part, group_size)
+    check_source(lambda: ArrayRecord(tmp_path / "train.array_record*", decoded_bytes=decoded_bytes), RECORDS)
 
 
 def test_a_path_a_pickle_and_processes(tmp_path: Path) -> None:
@@ -97,24 +79,13 @@ def test_a_damaged_record_is_named(tmp_path: Path, group_size: int) -> None:
     assert source.read([5, 400]) == [RECORDS[5], RECORDS[400]]
 
 
-BAD: dict[str, Callable[[bytes], bytes]] = {
-    "another format": lambda _: b"text" * 40_000,
-    "an empty file": lambda _: b"",
-    "a truncated file": lambda content: content[: len(content) // 2],
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_files_are_refused(tmp_path: Path, kind: str) -> None:
-    """The error has the file, the reason and the remedy."""
-    path = write(tmp_path / "a.array_record")
-    path.write_bytes(BAD[kind](path.read_bytes()))
-    with pytest.raises(CorruptRecordError, match=r"a.array_record' can't be read as ArrayRecord.*restore it"):
-        ArrayRecord(path)
-
-
 def test_arguments_and_changed_files(tmp_path: Path) -> None:
-    """Wrong arguments are refused; a file that changed since it was listed isn't read."""
+    """Wrong arguments and other files are refused; a file that changed since it was listed isn't read."""
+    path = write(tmp_path / "bad.array_record")
+    for bad in (b"text" * 40_000, b"", path.read_bytes()[: path.stat().st_size // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(CorruptRecordError, match=r"bad.array_record' can't be read as ArrayRecord.*restore it"):
+            ArrayRecord(path)
     with pytest.raises(UsageError, match="reads files; got the folder"):
         ArrayRecord(tmp_path)
     with pytest.raises(SourceError, match="No such file"):

@@ -97,20 +97,19 @@ KINDS: dict[str, tuple[Callable[[Path, int], object], Callable[[Path], Any]]] = 
 
 
 @pytest.mark.usefixtures("started_zarr")
-@pytest.mark.parametrize("name", KINDS)
-def test_files_of_equal_names_and_sizes_are_distinguished(tmp_path: Path, name: str) -> None:
+def test_files_of_equal_names_and_sizes_are_distinguished(tmp_path: Path) -> None:
     """A cache has other elements for a file in another folder, and for one that was written again."""
-    write, opened = KINDS[name]
-    for seconds, folder in enumerate(("train", "val", "val")):
-        path = tmp_path / folder / name
-        shutil.rmtree(path.parent, ignore_errors=True)
-        path.parent.mkdir()
-        write(path, 10 + seconds)
-        for file in path.parent.rglob("*"):
-            os.utime(file, (seconds, seconds))  # the clock of the file system may not move between two writes
-        source = opened(path)
-        assert cached(tmp_path, source) == plain(source)
-        del source  # LMDB opens a file once
+    for name, (write, opened) in KINDS.items():
+        for seconds, folder in enumerate(("train", "val", "val")):
+            path = tmp_path / folder / name
+            shutil.rmtree(path.parent, ignore_errors=True)
+            path.parent.mkdir()
+            write(path, 10 + seconds)
+            for file in path.parent.rglob("*"):
+                os.utime(file, (seconds, seconds))  # the clock of the file system may not move between two writes
+            source = opened(path)
+            assert cached(tmp_path, source) == plain(source), name
+            del source  # LMDB opens a file once
 
 
 class Images:

@@ -105,6 +105,13 @@ def mapped_arrays(folder: Path, _: Any) -> Make:
     return lambda: Arrays({"x": np.memmap(folder / "a.bin", np.int32, "r", 6, (10, 10))[2::2, 1:4]})
 
 
+@case([{"x": np.int32(7), "y": 0.5}, {"x": np.int32(8), "y": 1.5}])
+def saved_arrays(folder: Path, _: Any) -> Make:
+    """Members of an archive, one of them compressed."""
+    np.savez_compressed(folder / "a.npz", x=np.array([7, 8], np.int32), y=np.array([0.5, 1.5]))
+    return lambda: Arrays.open(folder / "a.npz")
+
+
 @case(
     [
         {"path": "a.txt", "bytes": b"A"},
@@ -286,7 +293,9 @@ def test_each_source_keeps_the_promises_of_its_suite(name: str, tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's, of a file that it can read in spite of the change
-@pytest.mark.parametrize("name", [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite"])
+@pytest.mark.parametrize(
+    "name", [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite", "saved_arrays"]
+)
 @given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none(), late=st.booleans())
 def test_a_changed_byte_gives_records_or_an_error(
     name: str,

@@ -45,26 +45,23 @@ def test_names_that_are_no_text_pass_through(tmp_path: Path) -> None:
     assert source.fingerprint() == Files(tmp_path).fingerprint()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("**/*", ["a.txt", "b.png", "d/a.txt", "d/e/a.txt", "d/e/x[1].txt"]),
-        ("*", ["a.txt", "b.png"]),
-        ("*.txt", ["a.txt"]),
-        ("./*.txt", ["a.txt"]),
-        ("**/*.txt", ["a.txt", "d/a.txt", "d/e/a.txt", "d/e/x[1].txt"]),
-        ("d/**/*.txt", ["d/a.txt", "d/e/a.txt", "d/e/x[1].txt"]),
-        ("**/e/*", ["d/e/a.txt", "d/e/x[1].txt"]),
-        ("**", ["a.txt", "b.png", "d/a.txt", "d/e/a.txt", "d/e/x[1].txt"]),
-        ("d/*/a.txt", ["d/e/a.txt"]),
-        ("?.[pt][nx][gt]", ["a.txt", "b.png"]),
-        ("**/x[[]1].txt", ["d/e/x[1].txt"]),
-    ],
-)
-def test_patterns_match_whole_names(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+def test_patterns_match_whole_names(tmp_path: Path) -> None:
     """`*` matches within a part of a name, and `**` matches any number of folders, also none."""
     _write(tmp_path, "a.txt", "b.png", "d/a.txt", "d/e/a.txt", "d/e/x[1].txt", ".hidden/a.txt", "d/.a.txt")
-    assert list(Files(tmp_path, pattern).paths) == expected
+    for pattern, expected in (
+        ("**/*", "a.txt b.png d/a.txt d/e/a.txt d/e/x[1].txt"),
+        ("*", "a.txt b.png"),
+        ("*.txt", "a.txt"),
+        ("./*.txt", "a.txt"),
+        ("**/*.txt", "a.txt d/a.txt d/e/a.txt d/e/x[1].txt"),
+        ("d/**/*.txt", "d/a.txt d/e/a.txt d/e/x[1].txt"),
+        ("**/e/*", "d/e/a.txt d/e/x[1].txt"),
+        ("**", "a.txt b.png d/a.txt d/e/a.txt d/e/x[1].txt"),
+        ("d/*/a.txt", "d/e/a.txt"),
+        ("?.[pt][nx][gt]", "a.txt b.png"),
+        ("**/x[[]1].txt", "d/e/x[1].txt"),
+    ):
+        assert list(Files(tmp_path, pattern).paths) == expected.split()
 
 
 def test_links_are_followed_but_not_in_cycles(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,6 @@
 """HDF5: datasets of every layout have the rows that h5py has, and errors name file, dataset and rows."""
 
 import os
-import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources import HDF5, Source
-from penstock.testing import BlockSourceTests, assert_same
+from penstock.sources import HDF5
+from penstock.testing import assert_same
+from tests.sources.promises import check_source
 
 h5py: Any = pytest.importorskip("h5py")
 
@@ -50,29 +49,12 @@ def write(path: Path, part: slice) -> None:
         file["no rows"] = 3.5
 
 
-class TestHDF5(BlockSourceTests):
-    """Two files, of which all blocks are kept."""
-
-    expected: Sequence[Any] = RECORDS
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        write(tmp_path / "0.h5", slice(0, 40))
-        write(tmp_path / "1.h5", slice(40, 70))
-
-    def make_source(self) -> Source:
-        """Return all datasets."""
-        return HDF5(f"{self.folder}/*.h5")
-
-
-class TestHDF5OfOneBlock(TestHDF5):
-    """Two files, of which one block is kept."""
-
-    def make_source(self) -> Source:
-        """Return all datasets."""
-        return HDF5([self.folder / "0.h5", self.folder / "1.h5"], decoded_bytes=0)
+@pytest.mark.parametrize("decoded_bytes", [1 << 30, 0])
+def test_two_files_keep_the_promises_of_a_source(tmp_path: Path, decoded_bytes: int) -> None:
+    """Where all blocks are kept, and where one is."""
+    write(tmp_path / "0.h5", slice(0, 40))
+    write(tmp_path / "1.h5", slice(40, 70))
+    check_source(lambda: HDF5(f"{tmp_path}/*.h5", decoded_bytes=decoded_bytes), RECORDS)
 
 
 def test_blocks_are_whole_chunks(tmp_path: Path) -> None:
@@ -86,24 +68,6 @@ def test_blocks_are_whole_chunks(tmp_path: Path) -> None:
     assert sorted(record["y"] for record in dataset) == list(range(5_000))
     assert list(source[7]) == ["y", "x"]
     assert source.describe_key(7) == "row 7 of file 'a.h5'"
-
-
-def test_processes_share_chunks_beside_contiguous_datasets(tmp_path: Path) -> None:
-    """A copy of the source gets the chunks that the original has decoded, and maps the contiguous dataset."""
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["label"] = np.arange(4_000)
-        file.create_dataset("x", data=np.arange(4_000), chunks=(4_000,))
-        offset = file["x"].id.get_chunk_info(0).byte_offset
-    source = HDF5(path)
-    copy = pickle.loads(pickle.dumps(source))
-    assert_same(source[3], {"label": np.int64(3), "x": np.int64(3)})
-    before = path.stat()
-    with path.open("r+b") as stream:
-        stream.seek(offset)
-        stream.write(bytes(4_000 * 8))  # a process that decodes the chunk again gets zeros
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert_same(copy[3], {"label": np.int64(3), "x": np.int64(3)})
 
 
 @pytest.mark.parametrize("kind", ["virtual", "linked", "external"])

@@ -1,33 +1,13 @@
 """Datasets of other libraries are sources unchanged; each test is skipped if its library isn't installed."""
 
-import os
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sources import Arrays, Source, as_source, can_read_into, read_records, source_fingerprint, source_length
+from penstock.sources import Source, as_source, can_read_into, read_records, source_length
 from penstock.testing import SourceTests
-
-
-def _hugging_face() -> Source:
-    datasets: Any = pytest.importorskip("datasets")
-    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # else it starts a thread that stays
-    columns = {"text": ["a", "b", "c", "d"], "label": [3, 1, 0, 2]}
-    return as_source(datasets.Dataset.from_dict(columns))
-
-
-class TestHuggingFace(SourceTests):
-    """A Hugging Face `Dataset`, which has `__getitems__`."""
-
-    expected = [{"text": text, "label": label} for text, label in zip("abcd", [3, 1, 0, 2], strict=True)]  # noqa: RUF012 - the suite reads it
-
-    def make_source(self) -> Source:
-        """Return a dataset in memory."""
-        return _hugging_face()
 
 
 def test_a_dict_of_hugging_face_splits_is_refused_without_reading_it() -> None:
@@ -36,43 +16,6 @@ def test_a_dict_of_hugging_face_splits_is_refused_without_reading_it() -> None:
     splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"x": [1]})})
     with pytest.raises(UsageError, match=r"arrays\['train'\] must be an array; got a Dataset.* a dict of datasets"):
         as_source(splits)
-
-
-def _write_array_record(folder: Path) -> Path:
-    module: Any = pytest.importorskip("array_record.python.array_record_module")
-    path = folder / "a.array_record"
-    writer = module.ArrayRecordWriter(str(path), "group_size:1")
-    for number in range(5):
-        writer.write(f"record {number}".encode())
-    writer.close()
-    return path
-
-
-class TestArrayRecord(SourceTests):
-    """An ArrayRecord data source, which has `__getitems__` and leaves negative keys to the caller."""
-
-    expected = [f"record {number}".encode() for number in range(5)]  # noqa: RUF012 - the suite reads it
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        _write_array_record(tmp_path)
-
-    def test_a_key_past_the_end_raises_index_error(self) -> None:
-        """ArrayRecord raises a ValueError instead, which datasets tolerate, since they request no keys past the end."""
-        with pytest.raises(ValueError, match="key should be in"):
-            self.make_source()[5]
-
-    def test_a_negative_key_counts_from_the_end_or_raises_index_error(self) -> None:
-        """The same holds for negative keys."""
-        with pytest.raises(ValueError, match="key should be in"):
-            self.make_source()[-1]
-
-    def make_source(self) -> Source:
-        """Return the data source over one file."""
-        data_source: Any = pytest.importorskip("array_record.python.array_record_data_source")
-        return as_source(data_source.ArrayRecordDataSource([str(self.folder / "a.array_record")]))
 
 
 class TestTorch(SourceTests):
@@ -131,17 +74,3 @@ def test_torch_tensors_in_a_dict_become_arrays() -> None:
     tensor[1] = 7
     assert source[1]["x"].tolist() == [7, 7]
     assert can_read_into(source)
-
-
-def test_a_memory_map_is_read_in_another_process_by_its_name(tmp_path: Path) -> None:
-    """`np.memmap` given as a source is never sent as a copy."""
-    mapped = np.memmap(tmp_path / "a.bin", np.float32, "w+", shape=(1000, 64))
-    mapped[:] = np.arange(64_000).reshape(1000, 64)
-    source = as_source(mapped)
-    assert isinstance(source, Arrays)
-    sent = pickle.dumps(source)
-    assert len(sent) < 2_000 < os.stat(tmp_path / "a.bin").st_size
-    received: Arrays = pickle.loads(sent)
-    mapped[7, 0] = -1
-    assert received[7][0] == -1
-    assert source_fingerprint(received) == source_fingerprint(source)

@@ -1,9 +1,7 @@
 """Lmdb: values that LMDB's library wrote, in threads and forked processes, and errors that name file and key."""
 
 import pickle
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,10 @@ import pytest
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources import Lmdb, Source, describe_key
+from penstock.sources import Lmdb, describe_key
 from penstock.testing import SourceTests
+from tests.programs.forked import outcome
+from tests.sources.promises import check_source
 
 lmdb: Any = pytest.importorskip("lmdb")
 VALUES = {b"%03d" % number: b"value %d" % number * (number % 300) for number in range(500)}
@@ -28,20 +28,10 @@ def write(path: Path, values: Mapping[bytes, bytes] = VALUES, *, database: bytes
     return path
 
 
-class TestLmdb(SourceTests):
-    """All values of a folder."""
-
-    expected: Sequence[Any] = list(VALUES.values())
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        write(tmp_path / "data.mdb")
-
-    def make_source(self) -> Source:
-        """Return the values of a folder with data.mdb."""
-        return Lmdb(self.folder)
+def test_a_folder_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
+    """Its database is in data.mdb."""
+    write(tmp_path / "data.mdb")
+    check_source(lambda: Lmdb(tmp_path), list(VALUES.values()), SourceTests)
 
 
 def test_keys_and_database_choose_values(tmp_path: Path) -> None:
@@ -108,12 +98,18 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         Lmdb(tmp_path / "good.mdb")
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_changed_database_is_refused(tmp_path: Path) -> None:
     """A write by another process is found at the next read, and another file by a copy that opens it."""
     source = Lmdb(write(tmp_path / "a.mdb"))
     sent = pickle.dumps(source)
-    command = "import sys; from tests.sources.test_lmdb import write; write(sys.argv[1], {b'000': b'new'})"
-    subprocess.run([sys.executable, "-c", command, str(tmp_path / "a.mdb")], check=True)
+    ended = outcome(f"""
+        import lmdb
+        with lmdb.open({str(tmp_path / "a.mdb")!r}, subdir=False) as environment:
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"000", b"new")
+    """)
+    assert (ended.returncode, ended.stderr) == (0, "")
     with pytest.raises(SourceError, match=r"a.mdb' changed since it was listed"):
         source[0]
     del source

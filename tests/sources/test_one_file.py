@@ -21,7 +21,7 @@ from penstock.sources import Parquet, Tar
 pa: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
 
-RANKS, WORKERS = 2, 4
+RANKS, WORKERS = 2, 2
 PATIENCE_SECONDS = 60
 
 
@@ -103,9 +103,9 @@ def welcome(server: socket.socket) -> None:
             connection.sendall(b".")
 
 
-@FORMATS
-def test_all_workers_of_all_ranks_compute_at_once(tmp_path: Path, port: int, form: Format) -> None:
-    """Two ranks with four processes each read one file in shuffled blocks: none starves, and the batches are right."""
+def test_all_workers_of_all_ranks_compute_at_once(tmp_path: Path, port: int) -> None:
+    """Two ranks with two processes each read one file in shuffled blocks: none starves, and the batches are right."""
+    form = Format(write_parquet, Parquet)
     form.write(tmp_path / "file", 960)
     dataset = form.numbers(tmp_path, Meeting(port), blocks=48, live=8, rows=32).batch(32)
 
@@ -126,18 +126,18 @@ def test_all_workers_of_all_ranks_compute_at_once(tmp_path: Path, port: int, for
 def test_a_late_step_is_resumed_on_other_ranks_from_its_own_blocks(
     tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a small state at step 5,000, one rank and batches of 12 continue as two ranks with batches of 8 would have.
+    """From a small state at step 500, one rank and batches of 12 continue as two ranks with batches of 8 would have.
 
     The resumed loader reads only records of its own job, so the time doesn't grow with the step.
     """
-    form.write(tmp_path / "file", 41_000)
+    form.write(tmp_path / "file", 5_000)
     numbers = form.numbers(tmp_path, number_of, blocks=64, live=4, rows=8)
     loaders = [ps.Loader(numbers.batch(8), shard=ps.Shard(rank, RANKS)) for rank in range(RANKS)]
     for loader in loaders:
-        loader.seek(4_998)
+        loader.seek(498)
     ranks = [iter(loader) for loader in loaders]
     before = [np.concatenate([next(rank) for rank in ranks]).tolist() for _ in range(2)]
-    assert before == [list(numbers[start : start + 8]) for start in (39_984, 39_992)]
+    assert before == [list(numbers[start : start + 8]) for start in (3_984, 3_992)]
     state = json.dumps(loaders[0].state_dict())
     assert len(state) < 1000
 
@@ -146,7 +146,7 @@ def test_a_late_step_is_resumed_on_other_ranks_from_its_own_blocks(
         resumed.load_state_dict(json.loads(state))
         first = next(iter(resumed)).tolist()
     assert 0 < reads.count <= 12
-    assert first == list(numbers[40_000:40_012])
+    assert first == list(numbers[4_000:4_012])
 
 
 class Reads:

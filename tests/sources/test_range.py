@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from penstock.errors import UsageError
 from penstock.sources import Range
@@ -39,29 +38,22 @@ def test_arguments_are_those_of_range() -> None:
     assert Range(4).fingerprint() == Range(0, 4, 1).fingerprint() != Range(5).fingerprint()
 
 
-@pytest.mark.parametrize("arguments", [(0, 5, 0), (2**63 - 1, 2**63 + 1), (-(2**63) - 1, 0)])
-def test_ranges_beyond_int64_are_refused(arguments: tuple[int, ...]) -> None:
-    """A step of 0, and integers that don't fit into int64, are refused."""
-    with pytest.raises(UsageError, match=r"step must not be 0|must fit into int64"):
-        Range(*arguments)
+def test_keys_must_be_integers_in_range() -> None:
+    """Keys that aren't integers along one axis are a TypeError, never rounded; one outside is an IndexError."""
+    others: list[Any] = [np.array([0.5]), np.array(["0"]), np.array(0), np.zeros((1, 1), np.int64)]
+    for keys in others:
+        with pytest.raises(TypeError, match="keys must be integers along one axis"):
+            Range(5).read(keys)
+    for outside in ([-1], [5], [0, 2**62], [2, -(2**63)]):
+        with pytest.raises(IndexError, match=rf"a key must be in \[0, 5\); got {outside[-1]}"):
+            Range(5).read(outside)
 
 
-@pytest.mark.parametrize("keys", [np.array([0.5]), np.array(["0"]), np.array(0), np.zeros((1, 1), np.int64)])
-def test_keys_must_be_integers(keys: NDArray[Any]) -> None:
-    """Keys that aren't integers along one axis are a TypeError, never rounded."""
-    with pytest.raises(TypeError, match="keys must be integers along one axis"):
-        Range(5).read(keys)
-
-
-@pytest.mark.parametrize("keys", [[-1], [5], [0, 2**62], [2, -(2**63)]])
-def test_keys_must_be_in_range(keys: list[int]) -> None:
-    """A key outside is an IndexError that names it."""
-    with pytest.raises(IndexError, match=rf"a key must be in \[0, 5\); got {keys[-1]}"):
-        Range(5).read(keys)
-
-
-def test_a_range_has_at_most_2_to_the_62_integers() -> None:
-    """One more is refused where the range is made."""
+def test_ranges_beyond_int64_are_refused() -> None:
+    """So are a step of 0, and more integers than positions."""
+    for arguments in ((0, 5, 0), (2**63 - 1, 2**63 + 1), (-(2**63) - 1, 0)):
+        with pytest.raises(UsageError, match=r"step must not be 0|must fit into int64"):
+            Range(*arguments)
     assert len(Range(2**62)) == 2**62
     for stop in (2**62 + 1, 2**63):
         with pytest.raises(UsageError, match=r"a range must have at most 2\*\*62 integers; got range\(0, \d+\)"):

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Arrays
@@ -80,25 +78,24 @@ def _claim(shape: str) -> bytes:
     return WHOLE.replace(b"(5,), }" + b" " * (len(shape) - 4), shape.encode() + b", }")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (WHOLE[:-1], "shape .5,. and int32 needs 20 bytes at byte 128, and 19 follow"),
-        (WHOLE[:50], "no whole file of arrays"),
-        (WHOLE[:6], "no whole file of arrays"),
-        (_claim("(99999999999999,)"), "needs 399999999999996 bytes at byte 128, and 20 follow"),
-        (_claim("(-5,)"), "shape .-5,."),
-        (saved(x=np.zeros(3))[:-30], "no whole file of arrays"),
-        (_bomb(), "the member 'x.npy' can't have 1099511627776 bytes"),
-        (saved(x=np.zeros(3)).replace(b"PK\3\4", b"PK\3\5", 1), "neither"),
-    ],
-    ids=["cut", "cut in header", "magic alone", "huge", "negative", "cut archive", "bomb", "other"],
+DAMAGED = (
+    (WHOLE[:-1], "shape .5,. and int32 needs 20 bytes at byte 128, and 19 follow"),
+    (WHOLE[:50], "no whole file of arrays"),
+    (WHOLE[:6], "no whole file of arrays"),
+    (_claim("(99999999999999,)"), "needs 399999999999996 bytes at byte 128, and 20 follow"),
+    (_claim("(-5,)"), "shape .-5,."),
+    (saved(x=np.zeros(3))[:-30], "no whole file of arrays"),
+    (_bomb(), "the member 'x.npy' can't have 1099511627776 bytes"),
+    (saved(x=np.zeros(3)).replace(b"PK\3\4", b"PK\3\5", 1), "neither"),
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """A file that is cut, or that claims more than it has, is refused by its name, without memory for the claim."""
-    with pytest.raises((CorruptRecordError, UsageError), match=reason) as caught:
-        Arrays.open(write(tmp_path / "a.npz", content))
-    assert caught.match("a.npz'")
+    for content, reason in DAMAGED:
+        with pytest.raises((CorruptRecordError, UsageError), match=reason) as caught:
+            Arrays.open(write(tmp_path / "a.npz", content))
+        assert caught.match("a.npz'")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -125,32 +122,13 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Arrays.open(tmp_path / "absent.npy")
 
 
-SMALL = saved(x=np.arange(5, dtype=np.int32))
-
-
-@example(place=63, value=1, deflated=False)  # in the size of the header
-@example(place=105, value=98, deflated=False)  # in the header
-@given(place=st.integers(0, len(SMALL) - 1), value=st.integers(0, 255) | st.none(), deflated=st.booleans())
-def test_a_changed_byte_gives_rows_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory,
-    place: int,
-    value: int | None,
-    deflated: bool,  # noqa: FBT001 - given by a strategy
-) -> None:
-    """An archive with a changed byte, or cut there, has rows, or raises an error of Penstock."""
-    content = SMALL
-    if deflated:
-        written = io.BytesIO()
-        np.savez_compressed(written, x=np.arange(5, dtype=np.int32))
-        content = written.getvalue()
-        place %= len(content)
-    path = tmp_path_factory.mktemp("fuzz") / "a.npz"
-    write(path, content[:place] if value is None else content[:place] + bytes([value]) + content[place + 1 :])
-    try:
-        source = Arrays.open(path)
-        source.read(range(len(source)))
-    except (SourceError, UsageError):
-        pass
+def test_a_changed_byte_of_a_header_is_refused(tmp_path: Path) -> None:
+    """In the size of a member's header, and in its description."""
+    content = saved(x=np.arange(5, dtype=np.int32))
+    for place, value in ((63, 1), (105, 98)):
+        changed = content[:place] + bytes([value]) + content[place + 1 :]
+        with pytest.raises((SourceError, UsageError)):
+            Arrays.open(write(tmp_path / "a.npz", changed)).read(range(5))
 
 
 def test_an_array_of_many_fields_is_opened(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, MissingDependencyError, UsageError
-from penstock.sources import Source, as_source, can_read_into, read_records, source_fingerprint
+from penstock.sources import as_source, can_read_into, read_records, source_fingerprint
 from penstock.testing import SourceTests, assert_same
 from tests.profiles import fewer
+from tests.sources.promises import check_source
 
 pa: Any = pytest.importorskip("pyarrow")
 
@@ -59,82 +60,58 @@ def _no_progress_thread() -> None:
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0
 
 
-class TestArrowTable(SourceTests):
-    """A table in two batches, of which one is a slice."""
-
-    expected: Sequence[Any] = RECORDS
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return as_source(pa.concat_tables([pa.concat_tables([TABLE, TABLE]).slice(3, 1), TABLE.slice(1)]))
+def joined() -> Any:
+    """Return a table in two batches, of which one is a slice."""
+    return pa.concat_tables([pa.concat_tables([TABLE, TABLE]).slice(3, 1), TABLE.slice(1)])
 
 
-class TestExportedTable(SourceTests):
-    """A table that another library exports."""
-
-    expected: Sequence[Any] = RECORDS
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        return as_source(Exported(TABLE))
-
-
-class TestPolars(SourceTests):
-    """A data frame of polars."""
-
-    expected: Sequence[Any] = [{"a": np.int64(1), "b": "x", "c": np.array([1.5])}, {"a": None, "b": None, "c": None}]
-
-    def make_source(self) -> Source:
-        """Return the rows."""
-        polars: Any = pytest.importorskip("polars")
-        return as_source(polars.DataFrame({"a": [1, None], "b": ["x", None], "c": [[1.5], None]}))
+def frame() -> Any:
+    """Return a data frame of pandas: missing values are NaN in columns of NumPy, and None in others."""
+    pandas: Any = pytest.importorskip("pandas")
+    columns = {
+        "a": [1.5, -2.0],
+        "b": pandas.array(["x", None], dtype="string"),
+        "c": pandas.array([7, None], dtype="Int64"),
+        "d": pandas.array([1, 2], dtype="Int64"),
+        "e": pandas.Categorical(["u", "v"]),
+    }
+    return pandas.DataFrame(columns, index=["row", "other"])
 
 
-class TestPandas(SourceTests):
-    """A data frame of pandas: missing values are NaN in columns of NumPy, and None in others."""
-
-    expected: Sequence[Any] = [
-        {"a": np.float64(1.5), "b": "x", "c": 7, "d": np.int64(1), "e": "u"},
-        {"a": np.float64(-2), "b": None, "c": None, "d": np.int64(2), "e": "v"},
-    ]
-
-    def make_source(self) -> Source:
-        """Return the rows, without the index."""
-        pandas: Any = pytest.importorskip("pandas")
-        columns = {
-            "a": [1.5, -2.0],
-            "b": pandas.array(["x", None], dtype="string"),
-            "c": pandas.array([7, None], dtype="Int64"),
-            "d": pandas.array([1, 2], dtype="Int64"),
-            "e": pandas.Categorical(["u", "v"]),
-        }
-        return as_source(pandas.DataFrame(columns, index=["row", "other"]))
+FRAME = [
+    {"a": np.float64(1.5), "b": "x", "c": 7, "d": np.int64(1), "e": "u"},
+    {"a": np.float64(-2), "b": None, "c": None, "d": np.int64(2), "e": "v"},
+]
 
 
-class TestShuffledHuggingFace(SourceTests):
-    """A Hugging Face dataset that was concatenated, and then selected by indices."""
-
-    expected: Sequence[Any] = [{"text": text, "tokens": [5] * len(text)} for text in ("ccc", "a", "ccc", "bb")]
-
-    def make_source(self) -> Source:
-        """Return the selection."""
-        texts = ["a", "bb", "ccc"]
-        datasets = hugging_face()
-        parts = [datasets.Dataset.from_dict({"text": [t], "tokens": [[5] * len(t)]}) for t in texts]
-        return as_source(datasets.concatenate_datasets(parts).select([2, 0, 2, 1]))
+def selected() -> Any:
+    """Return a Hugging Face dataset that was concatenated, and then selected by indices."""
+    datasets = hugging_face()
+    parts = [datasets.Dataset.from_dict({"text": [t], "tokens": [[5] * len(t)]}) for t in ("a", "bb", "ccc")]
+    return datasets.concatenate_datasets(parts).select([2, 0, 2, 1])
 
 
-class TestPlainHuggingFace(SourceTests):
-    """A Hugging Face dataset of texts and numbers, whose records are written straight into batches."""
+SELECTED = [{"text": text, "tokens": [5] * len(text)} for text in ("ccc", "a", "ccc", "bb")]
 
-    expected: Sequence[Any] = [{"text": "é", "label": 3, "weight": 0.5}, {"text": "", "label": -1, "weight": 2.0}]
 
-    def make_source(self) -> Source:
-        """Return the dataset, reversed by indices."""
-        columns = {"text": ["", "é"], "label": [-1, 3], "weight": [2.0, 0.5]}
-        source = as_source(hugging_face().Dataset.from_dict(columns).select([1, 0]))
-        assert can_read_into(source)
-        return source
+def plain() -> Any:
+    """Return a Hugging Face dataset of texts and numbers, whose records are written straight into batches."""
+    columns = {"text": ["", "é"], "label": [-1, 3], "weight": [2.0, 0.5]}
+    dataset = hugging_face().Dataset.from_dict(columns).select([1, 0])
+    assert can_read_into(as_source(dataset))
+    return dataset
+
+
+PLAIN = [{"text": "é", "label": 3, "weight": 0.5}, {"text": "", "label": -1, "weight": 2.0}]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(joined, RECORDS), (lambda: Exported(TABLE), RECORDS), (frame, FRAME), (selected, SELECTED), (plain, PLAIN)],
+)
+def test_tables_keep_the_promises_of_a_source(make: Callable[[], Any], expected: Sequence[Any]) -> None:
+    """Those of pyarrow, of a library that exports Arrow's stream, of pandas and of Hugging Face."""
+    check_source(make, expected, SourceTests)
 
 
 @pytest.mark.parametrize("kind", ["table", "dataset"])
@@ -163,14 +140,14 @@ def test_rows_are_those_of_pyarrow(table: Any) -> None:
         assert_same(read_records(read, np.arange(len(table))), records_of(table))
 
 
-@pytest.mark.parametrize("permutation", [None, [0, 1], [1, 0]])
-def test_tensors_have_the_axes_of_pyarrow(permutation: list[int] | None) -> None:
+def test_tensors_have_the_axes_of_pyarrow() -> None:
     """The axes are those of `to_numpy_ndarray`, which gives every array from `from_numpy_ndarray` a permutation."""
-    kind = pa.fixed_shape_tensor(pa.float32(), [2, 3], permutation=permutation)
-    numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 6)
-    tensors = pa.ExtensionArray.from_storage(kind, numbers)
-    read = read_records(as_source(pa.table({"x": tensors})), np.arange(4))
-    assert_same([record["x"] for record in read], list(tensors.to_numpy_ndarray()))
+    for permutation in (None, [0, 1], [1, 0]):
+        kind = pa.fixed_shape_tensor(pa.float32(), [2, 3], permutation=permutation)
+        numbers = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 6)
+        tensors = pa.ExtensionArray.from_storage(kind, numbers)
+        read = read_records(as_source(pa.table({"x": tensors})), np.arange(4))
+        assert_same([record["x"] for record in read], list(tensors.to_numpy_ndarray()))
 
 
 @fewer()
@@ -241,14 +218,6 @@ def padded(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
     """Return rows of one length."""
     longest = max(map(len, batch["y"]))
     return {"y": [row + [0] * (longest - len(row)) for row in batch["y"]]}
-
-
-def test_worker_processes_read_a_table() -> None:
-    """A process reads the rows that one thread reads."""
-    table = pa.table({"x": np.arange(40), "text": [str(number) for number in range(40)]})
-    dataset = ps.read(table, seed=1).shuffle().batch(8)
-    with ps.Loader(dataset, workers="processes", num_workers=1) as loader:
-        assert repr(list(loader)) == repr(list(ps.Loader(dataset)))
 
 
 @fewer()

@@ -1,7 +1,6 @@
 """Zarr: arrays of both versions have the rows that zarr has, and errors name store, array and rows."""
 
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources import Source, Zarr
-from penstock.testing import BlockSourceTests, assert_same
+from penstock.sources import Zarr
+from penstock.testing import assert_same
+from tests.sources.promises import check_source
 
 zarr: Any = pytest.importorskip("zarr")
 pytestmark = pytest.mark.usefixtures("started_zarr")
@@ -37,41 +37,13 @@ def write(path: Path, version: int) -> None:
     group.create_array("no rows", shape=(), dtype="i4")
 
 
-class TestZarr(BlockSourceTests):
-    """A group of version 3."""
-
-    version = 3
-    expected: Sequence[Any] = RECORDS
-    folder: Path
-
-    @pytest.fixture(autouse=True)
-    def _prepare(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-        write(tmp_path, self.version)
-
-    def make_source(self) -> Source:
-        """Return all arrays."""
-        return Zarr(self.folder)
-
-
-class TestZarrOfVersion2(TestZarr):
-    """A group of version 2, of which one block is kept."""
-
-    version = 2
-
-    def make_source(self) -> Source:
-        """Return all arrays."""
-        return Zarr(self.folder, decoded_bytes=0)
-
-
-class TestZarrOfOneArray(TestZarr):
-    """A single array."""
-
-    expected: Sequence[Any] = list(LABELS)
-
-    def make_source(self) -> Source:
-        """Return the array."""
-        return Zarr(self.folder / "train" / "labels")
+def test_groups_keep_the_promises_of_a_source(tmp_path: Path) -> None:
+    """In both versions, also a single array, and a group of which one block is kept."""
+    for version in (2, 3):
+        write(tmp_path / f"{version}", version)
+    check_source(lambda: Zarr(tmp_path / "3"), RECORDS)
+    check_source(lambda: Zarr(tmp_path / "2", decoded_bytes=0), RECORDS)
+    check_source(lambda: Zarr(tmp_path / "3" / "train" / "labels"), list(LABELS))
 
 
 def test_rows_of_structured_arrays_are_read(tmp_path: Path) -> None:

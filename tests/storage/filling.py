@@ -1,9 +1,5 @@
-"""A program that fills a cache on disk, which tests kill or run beside another one: `filling.py path first stop`.
+"""Elements of caches on disk: every element tells its position, so that one read wrongly is seen."""
 
-Every element tells its position, so that one read wrongly is seen. It prints a line when it has put the first one.
-"""
-
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,3 @@ def is_element(position: int, element: Any) -> bool:
     """Return whether this is the element at a position."""
     expected = element_of(position)
     return bool(element["position"] == position and np.array_equal(element["array"], expected["array"]))
-
-
-if __name__ == "__main__":
-    cache = opened(sys.argv[1], int(sys.argv[4]) if len(sys.argv) > 4 else LIMIT_BYTES)
-    for position in range(int(sys.argv[2]), int(sys.argv[3])):
-        cache.put(position, element_of(position))
-        if position == int(sys.argv[2]):
-            print("began", flush=True)  # noqa: T201 - the test waits for it

@@ -4,8 +4,6 @@ import logging
 import os
 import pickle
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import UsageError
-from tests.programs.forked import outcome
+from tests.programs.forked import outcome, started
 from tests.storage.caches import MISSING
 from tests.storage.filling import IDENTITY, element_of, is_element, opened
-
-CHECKOUT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *filter(None, sys.path)])}
 
 
 def size_of(path: Path) -> int:
@@ -63,15 +58,15 @@ def test_identities_share_nothing(tmp_path: Path) -> None:
 
 def test_many_elements_are_few_files(tmp_path: Path) -> None:
     """Thousands of elements, put by one process after another, are in one file."""
-    for start in (0, 1000, 2000):
+    for start in (0, 500, 1000):
         cache = opened(tmp_path)
-        for position in range(start, start + 1000):
+        for position in range(start, start + 500):
             cache.put(position, position)
         cache.close()
     assert len(list(tmp_path.rglob("*.segment"))) == 1
     cache = opened(tmp_path)
-    assert [cache.get(position) for position in range(3000)] == list(range(3000))
-    assert len(cache) == 3000
+    assert [cache.get(position) for position in range(1500)] == list(range(1500))
+    assert len(cache) == 1500
 
 
 def test_the_bound_holds(tmp_path: Path) -> None:
@@ -85,15 +80,11 @@ def test_the_bound_holds(tmp_path: Path) -> None:
         assert cache.held_bytes == size_of(tmp_path)
         cache.close()
     assert 40 < sum(kept.values()) < 50
+    for limit_bytes in (0, 10):
+        assert not opened(tmp_path / "none", limit_bytes).put(0, 1)
+        assert size_of(tmp_path / "none") == 0
     cache = opened(tmp_path, 100_000)
     assert [cache.get(position) == bytes(2_000) for position in range(100)] == [kept[number] for number in range(100)]
-
-
-@pytest.mark.parametrize("limit_bytes", [0, 10])
-def test_no_room_at_all(tmp_path: Path, limit_bytes: int) -> None:
-    """With a limit of a few bytes nothing is written."""
-    assert not opened(tmp_path, limit_bytes).put(0, 1)
-    assert size_of(tmp_path) == 0
 
 
 def test_the_directory_is_its_owners(tmp_path: Path) -> None:
@@ -136,28 +127,39 @@ def test_others_entries_are_found(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.segment"))) == 2
 
 
-def fill_by_two(path: Path, *each: tuple[str, ...]) -> None:
+FILLING = """
+from tests.storage.filling import element_of, opened
+cache = opened({path!r}, {limit})
+for position in range({first}, {stop}):
+    cache.put(position, element_of(position))
+    if position == {first}:
+        print("began", flush=True)
+"""
+
+
+def fill_by_two(path: Path, limit: int, *each: tuple[int, int]) -> None:
     """Let two processes put the elements of some positions at once."""
-    command = [sys.executable, "-m", "tests.storage.filling", str(path)]
-    processes = [
-        subprocess.Popen([*command, *arguments], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
-        for arguments in each
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
+    programs = [started(FILLING.format(path=str(path), first=first, stop=stop, limit=limit)) for first, stop in each]
+    for program in programs:
+        with program:
+            assert program.communicate() == ("began\n", "")
+    assert [program.returncode for program in programs] == [0, 0]
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_processes_at_once(tmp_path: Path) -> None:
     """Two processes that put overlapping positions at once both succeed, and all elements are kept."""
-    fill_by_two(tmp_path, ("0", "120"), ("60", "180"))
+    fill_by_two(tmp_path, 1 << 30, (0, 80), (40, 120))
     cache = opened(tmp_path)
-    assert all(is_element(position, cache.get(position)) for position in range(180))
-    assert cache.get(180) is MISSING
+    assert all(is_element(position, cache.get(position)) for position in range(120))
+    assert cache.get(120) is MISSING
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_processes_share_the_bound(tmp_path: Path) -> None:
     """Two processes that fill the cache at once exceed the limit by a few elements at most."""
     limit_bytes = 10_000_000
-    fill_by_two(tmp_path, ("0", "100", str(limit_bytes)), ("100", "200", str(limit_bytes)))
+    fill_by_two(tmp_path, limit_bytes, (0, 60), (100, 160))
     assert limit_bytes * 0.8 < size_of(tmp_path) < limit_bytes + 2 * 1_200_000
 
 

@@ -1,11 +1,7 @@
 """After any damage to its files, a cache returns the element that was put, or nothing."""
 
-import os
 import shutil
-import signal
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -13,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.programs.forked import started
 from tests.storage.caches import MISSING
 from tests.storage.filling import IDENTITY, is_element, opened
-from tests.storage.test_disk_cache import CHECKOUT, ENVIRONMENT
+from tests.storage.test_disk_cache import FILLING
 
 ELEMENTS = {position: {"position": position, "data": bytes([position]) * (5 * position)} for position in range(8)}
 
@@ -57,7 +54,7 @@ def found_in(path: Path, name: str, data: bytes) -> set[int]:
 def test_a_torn_end_costs_only_its_elements(scratch: Path, written: tuple[str, bytes]) -> None:
     """A file that is cut off anywhere has the entries before the cut, and is continued."""
     name, data = written
-    counts = [len(found_in(scratch, name, data[:size])) for size in range(0, len(data) + 1, 3)]
+    counts = [len(found_in(scratch, name, data[:size])) for size in range(0, len(data) + 1, 7)]
     assert counts == sorted(counts)
     assert (counts[0], len(found_in(scratch, name, data))) == (0, len(ELEMENTS))
     assert found_in(scratch, name, data[:-1]) == set(range(7))
@@ -128,21 +125,16 @@ def test_files_removed_meanwhile(tmp_path: Path) -> None:
     assert opened(tmp_path).get(0) is MISSING
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """Processes that are killed one after another during writes leave only right elements, and one file."""
-    command = [sys.executable, "-m", "tests.storage.filling", str(tmp_path)]
     found = 0
-    for start in range(0, 5_000, 1_000):
-        process = subprocess.Popen(
-            [*command, str(start), str(start + 1_000)], cwd=CHECKOUT, env=ENVIRONMENT, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"began\n"
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+    for start in range(0, 3_000, 1_000):
+        with started(FILLING.format(path=str(tmp_path), first=start, stop=start + 1_000, limit=1 << 30)) as program:
+            assert program.stdout.readline() == "began\n"
+            program.kill()
         cache = opened(tmp_path)
-        there = [position for position in range(5_000) if cache.get(position) is not MISSING]
+        there = [position for position in range(3_000) if cache.get(position) is not MISSING]
         assert all(is_element(position, cache.get(position)) for position in there)
         assert start in there
         assert len(there) > found

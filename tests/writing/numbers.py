@@ -1,5 +1,8 @@
 """The dataset that tests write, also in processes of their own: it needs no test's imports."""
 
+import os
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import penstock as ps
@@ -13,3 +16,16 @@ def numbered(number: int) -> dict[str, Any]:
 def numbers(count: int = 300) -> ps.Dataset[dict[str, Any]]:
     """Return a shuffled dataset of such elements."""
     return ps.range(count, seed=5).shuffle().map(numbered)
+
+
+def waiting(folder: Path, own: int, element: dict[str, Any]) -> dict[str, Any]:
+    """Return the text of an element; one process waits for the gate while it has a draft in the folder."""
+    gate = folder.with_name("gate")
+    if os.getpid() == own and gate.exists() and any(folder.glob(".*.jsonl.*.draft")):
+        gate.read_bytes()
+    return {"txt": element["txt"]}
+
+
+def held(folder: Path, own: int) -> ps.Dataset[dict[str, Any]]:
+    """Return a dataset whose elements wait so."""
+    return numbers(60).map(partial(waiting, folder, own))
