@@ -127,10 +127,7 @@ def test_many_open_bins() -> None:
 
 
 WRONG_ASSIGNMENTS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"lengths": [3, 7]},
-        "lengths must be in [0, capacity] and not all 0; got [7] for document 1 with capacity [6]",
-    ),
+    ({"lengths": [3, 7]}, "lengths must be in [0, capacity] and not all 0; got [7] for document 1 with capacity [6]"),
     ({"lengths": [3, 0]}, "lengths must be in [0, capacity] and not all 0; got [0] for document 1"),
     ({"lengths": [3, -1]}, "lengths must be in [0, capacity] and not all 0; got [-1] for document 1"),
     ({"lengths": [[3, 2]]}, "lengths must have a column for each of the 1 capacities; got shape (1, 2)"),
@@ -278,10 +275,7 @@ WRONG_ROWS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([], int))}, "starts must have one value"),
     ({"out": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),
-    (
-        {"out": np.zeros((2, 4), np.int32)},
-        "out must be of a dtype without references, with a row for each of the 1",
-    ),
+    ({"out": np.zeros((2, 4), np.int32)}, "out must be of a dtype without references, with a row for each of the 1"),
     ({"out": np.zeros((1, 4), object)}, "out must be of a dtype without references"),
     ({"out": np.zeros((1, 8), np.int32)[:, ::2]}, "out must be C-contiguous, writable and of shape (1, 4)"),
     ({"out": READ_ONLY}, "out must be C-contiguous, writable and of shape (1, 4)"),

@@ -79,7 +79,7 @@ def test_the_fill_takes_the_leafs_dtype() -> None:
         assert column[0, 1] == expected
     assert np.isnan(pad([np.zeros(0), np.zeros(1)], fill=float("nan"))[0, 0])
     others: list[tuple[str, float]] = [
-        *(("i4", 0.5), ("i4", float("nan")), ("i2", 2**15), ("f4", 1e300), ("?", 2), ("U3", 7), ("M8[s]", 7)),
+        *(("i4", 0.5), ("i4", float("nan")), ("i2", 2**15), ("f4", 1e300), ("?", 2), ("U3", 7), ("M8[s]", 7))
     ]
     for dtype, fill in others:
         with pytest.raises(UsageError, match="fill must be a value of each padded leaf's dtype"):

@@ -2,16 +2,18 @@
 
 import pickle
 import re
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from penstock.batching import PackingPlan, concat_then_split, plan_packing
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 How: TypeAlias = Literal["best_fit", "split"]
 Long: TypeAlias = Literal["split", "drop"]

@@ -148,10 +148,7 @@ FAULTS: list[tuple[list[Element], str]] = [
         [{"image": IMAGE}, {"image": IMAGE[:, :1]}],
         f"{DTYPE}{ROWS_OF_IMAGES} uint8 of shape (2, 1) in row 1. Make it of one shape in .map, {MERGE}",
     ),
-    (
-        [{"a": 1}, {"a": 1, "b": 2}],
-        f"{STRUCTURE}the element has the key 'b' in row 1 but not in row 0. {STRUCTURED}",
-    ),
+    ([{"a": 1}, {"a": 1, "b": 2}], f"{STRUCTURE}the element has the key 'b' in row 1 but not in row 0. {STRUCTURED}"),
     *(
         (elements, f"{LEAF}{text}. Convert it in .map, {MERGE}")
         for elements, text in (

@@ -632,8 +632,7 @@ FOLDED: dict[str, Case] = {
     "size of another leaf": graph(lambda: list(ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1)), "dict of"),
     **{
         f"size of {size!r}": graph(
-            functools.partial(of_size, size),
-            f"size must return a whole number of at least 0; got {size!r}",
+            functools.partial(of_size, size), f"size must return a whole number of at least 0; got {size!r}"
         )
         for size in (-1, np.array([1]))
     },

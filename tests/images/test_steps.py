@@ -120,7 +120,6 @@ WRONG: list[tuple[Any, Any, str]] = [
     (lambda: RandomResizedCrop(8, pixels=cast("Any", "CHW")), None, "pixels must be .* got pixels='CHW'"),
     (lambda: RandomResizedCrop(8, flip=2), None, "flip must be a probability"),
     (lambda: Decode(8, key="jpg"), b"", "with key='jpg' an element must be a dict; got a bytes"),
-    (lambda: Decode(8, key="file"), {"file": b"", "image": 1}, "a leaf name='image' beside key='file'"),
     (lambda: Decode(8, key="jpg"), {"png": b""}, r"got key='jpg', and the element has \['png'\]"),
 ]
 

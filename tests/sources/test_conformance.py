@@ -112,13 +112,7 @@ def saved_arrays(folder: Path, _: Any) -> Make:
     return lambda: Arrays.open(folder / "a.npz")
 
 
-@case(
-    [
-        {"path": "a.txt", "bytes": b"A"},
-        {"path": "b/c.txt", "bytes": b""},
-        {"path": "b/é.txt", "bytes": b"C"},
-    ]
-)
+@case([{"path": "a.txt", "bytes": b"A"}, {"path": "b/c.txt", "bytes": b""}, {"path": "b/é.txt", "bytes": b"C"}])
 def files(folder: Path, records: Any) -> Make:
     """Files below a folder."""
     (folder / "b").mkdir()
@@ -129,11 +123,7 @@ def files(folder: Path, records: Any) -> Make:
 
 
 @case(
-    [
-        {"bytes": b"cat/1.png", "label": 0},
-        {"bytes": b"cat/deep/2.JPG", "label": 0},
-        {"bytes": b"dog/1.png", "label": 1},
-    ]
+    [{"bytes": b"cat/1.png", "label": 0}, {"bytes": b"cat/deep/2.JPG", "label": 0}, {"bytes": b"dog/1.png", "label": 1}]
 )
 def image_folder(folder: Path, records: Any) -> Make:
     """Images in class folders."""
@@ -292,10 +282,11 @@ def test_each_source_keeps_the_promises_of_its_suite(name: str, tmp_path: Path) 
     check_source(prepare(tmp_path / "data", records), records, BlockSourceTests if name in BLOCKS else SourceTests)
 
 
+FUZZED = [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite", "saved_arrays"]
+
+
 @pytest.mark.filterwarnings("ignore")  # NumPy's, of a file that it can read in spite of the change
-@pytest.mark.parametrize(
-    "name", [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sqlite", "saved_arrays"]
-)
+@pytest.mark.parametrize("name", FUZZED)
 @given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none(), late=st.booleans())
 def test_a_changed_byte_gives_records_or_an_error(
     name: str,
@@ -304,7 +295,7 @@ def test_a_changed_byte_gives_records_or_an_error(
     value: int | None,
     late: bool,  # noqa: FBT001 - given by a strategy
 ) -> None:
-    """Where a byte is changed, also unnoticed after indexing, or a file ends there, records or Penstock's error come."""
+    """Where a byte is changed, also unnoticed after indexing, or a file ends, records or an error of Penstock come."""
     records, prepare = (CASES | BLOCKS)[name]
     folder = tmp_path_factory.mktemp("changed")
     make = prepare(folder, records)

@@ -89,10 +89,7 @@ def write_info(root: Path, version: str, *, video: bool, **patterns: object) -> 
 def write_old(root: Path, *, video: bool = False) -> Path:
     """Write a dataset of version 2.1, whose episodes have files of their own, and return its folder."""
     place = "chunk-{episode_chunk:03d}/%sepisode_{episode_index:06d}"
-    patterns = {
-        "data_path": f"data/{place % ''}.parquet",
-        "video_path": f"videos/{place % '{video_key}/'}.mp4",
-    }
+    patterns = {"data_path": f"data/{place % ''}.parquet", "video_path": f"videos/{place % '{video_key}/'}.mp4"}
     write_info(root, "v2.1", video=video, **patterns)
     episodes = [{"episode_index": number, "length": length} for number, length in enumerate(LENGTHS)]
     (root / "meta/episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)))

@@ -409,12 +409,7 @@ UNFIT: list[tuple[Callable[[], ps.Dataset[Any]], dict[str, Any], type[Exception]
     (lambda: ps.range(4), {"path": "s3://bucket/folder"}, UsageError, "path of a local file or folder"),
     (lambda: ps.range(4), {"path": "~/folder"}, UsageError, "~ isn't expanded"),
     (lambda: ps.range(4), {"path": __file__}, UsageError, "must be a folder, or a new one; .* is neither. Choose"),
-    (
-        lambda: ps.range(200).map(late("a")),
-        {},
-        UsageError,
-        "'x' at position 77 is a str, which doesn't fit into int64",
-    ),
+    (lambda: ps.range(200).map(late("a")), {}, UsageError, "'x' at position 77 is a str, which doesn't fit into int64"),
     (lambda: ps.range(200).map(late(0.5)), {}, UsageError, "'x' at position 77 is a float"),
     (lambda: ps.range(4).map(lambda _: {"x": object()}), {}, UsageError, "'x' at position 0 is a object"),
     (lambda: ps.range(4).map(lambda n: {"jpg": n}), {"format": "tar"}, UsageError, "'jpg' at position 0 is a int"),
