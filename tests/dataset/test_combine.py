@@ -1,7 +1,6 @@
 """The user's own fold: the definition's bytes after any resume, and a promise that is checked."""
 
 import itertools
-import pickle
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -34,14 +33,6 @@ def test_a_resume_adds_only_held_elements() -> None:
         added.clear()
         next(iter(resumed))
         assert added[0] in first
-
-
-def test_a_state_holds_positions_and_no_data() -> None:
-    """A state has a few numbers, however much the object holds."""
-    dataset = ps.read(["x" * 1000] * 50).combine(Delayed)
-    loader = ps.Loader(dataset)
-    next(iter(loader))
-    assert loader.state_dict()["cursor"] == [0, [1, 3, 0, 4]]
 
 
 def test_nothing_is_flushed_where_nothing_is_held() -> None:
@@ -95,13 +86,6 @@ def test_elements_of_one_list_have_random_streams_of_their_own() -> None:
     origins = list(ps.range(9).combine(Twins).map_with_origin(lambda _, origin: (origin.key, origin.ordinal)))
     assert origins[:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [key for key, _ in origins[-2:]] == [8, 8]
-
-
-def test_a_repeated_dataset_is_combined_over_the_ends_of_its_passes() -> None:
-    """One object combines a whole epoch, as for every fold."""
-    dataset = ps.range(4).combine(Delayed).repeat(2)
-    assert list(dataset) == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert list(ps.range(3).combine(Delayed).repeat().limit(5)) == [0, 1, 2, 0, 1]
 
 
 class Sums(NamedTuple):
@@ -308,20 +292,6 @@ def test_a_stop_iteration_of_the_object_is_an_error() -> None:
     for read in (ps.range(5).combine(Stops), ps.Loader(ps.range(5).combine(Stops))):
         with pytest.raises(RuntimeError, match="raised StopIteration"):
             list(read)
-
-
-def test_a_combined_dataset_is_a_value() -> None:
-    """Equal functions make equal datasets, which can be pickled and show the verb."""
-    dataset = ps.range(5).combine(Delayed)
-    assert dataset == ps.range(5).combine(Delayed)
-    assert dataset != ps.range(5).combine(Filled)
-    assert [*pickle.loads(pickle.dumps(dataset))] == [*range(5)]
-    assert repr(dataset).startswith("combine(Delayed): in order only")
-    assert repr(ps.range(5).combine(Delayed, name="own")).startswith("combine(own)")
-    assert dataset.fingerprint["functions"] != ps.range(5).combine(Filled, name="Delayed").fingerprint["functions"]
-    assert dataset.fingerprint["order"] != ps.range(5).filter(bool).fingerprint["order"]
-    state = dict(dataset.explain().sections)["state"]
-    assert "combine(Delayed): the positions of the elements that wait; they are computed again" in state[1]
 
 
 class Overlapping:

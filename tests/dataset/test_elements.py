@@ -2,39 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
 import penstock as ps
-from tests.dataset.functions import Scale, double, is_odd, noisy
-from tests.equivalence.definition import digests
-from tests.seeds import derive
-
-
-def test_map_applies_a_function() -> None:
-    """Each element becomes the function of it; the number of elements stays."""
-    dataset = ps.range(4).map(double).map(Scale(10))
-    assert list(dataset) == [0, 20, 40, 60]
-    assert len(dataset) == 4
-
-
-def with_seed(number: int, seed: int) -> tuple[int, int]:
-    """Return the number with the derived seed."""
-    return number, seed
-
-
-def lone_seed(number: int, seed: int) -> int:
-    """Return the derived seed."""
-    del number
-    return seed
-
-
-def test_rng_can_be_a_seed() -> None:
-    """`rng="seed"` passes the 64-bit integer that the docstring's path derives."""
-    dataset = ps.range(5, seed=7).random_map(with_seed, rng="seed", name="mine")
-    step = derive(7, "mine")
-    assert list(dataset.epoch(2)) == [(position, derive(step, 2, position, 0)) for position in range(5)]
-    with ps.Loader(dataset) as loader:
-        assert list(loader) == list(dataset)
 
 
 def test_an_element_may_be_anything() -> None:
@@ -142,37 +110,3 @@ def test_a_batch_has_the_origin_of_its_first_row() -> None:
     assert list(shuffled.batch(3).map_with_origin(batch_origin)) == [(0, keys[0]), (3, keys[3]), (6, keys[6])]
     rows = shuffled.batch(3).unbatch().map_with_origin(lambda row, origin: (int(row), origin.key, origin.ordinal))
     assert list(rows) == [(key, key, position % 3) for position, key in enumerate(keys)]
-
-
-def test_origin_has_a_seed_of_its_own() -> None:
-    """The seed is that of `rng="seed"` for this element and step."""
-    seeds = list(ps.range(5, seed=7).map_with_origin(lambda _, origin: origin.seed, name="mine"))
-    assert seeds == list(ps.range(5, seed=7).random_map(lone_seed, rng="seed", name="mine"))
-
-
-def test_filter_keeps_elements_by_truth() -> None:
-    """Any true value keeps an element, and the order stays."""
-    shuffled = ps.range(30, seed=6).shuffle()
-    assert list(shuffled.filter(is_odd)) == [number for number in shuffled if number % 2]
-    assert list(ps.read(["", "a", None, 0, 1]).filter(lambda element: element)) == ["a", 1]
-
-
-def test_random_maps_above_a_filter_keep_their_numbers() -> None:
-    """Leaving out other elements changes no element's random numbers."""
-    every = dict(ps.range(20, seed=6).random_map(noisy))
-    kept = dict(ps.range(20, seed=6).filter(is_odd).random_map(noisy))
-    assert kept == {number: value for number, value in every.items() if number % 2}
-
-
-def in_place(element: Any) -> Any:
-    """Change a record and return it."""
-    element["x"] += 1
-    return element
-
-
-def test_records_of_arrays_can_be_changed() -> None:
-    """A source of arrays returns copies: a function's write stays in its element."""
-    arrays = {"x": np.arange(6.0).reshape(3, 2)}
-    dataset = ps.read(arrays).map(in_place)
-    assert digests(dataset) == digests(dataset)
-    assert arrays["x"].tolist() == [[0, 1], [2, 3], [4, 5]]

@@ -2,14 +2,13 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.sampling import FixedOrder, Shuffle
-from tests.dataset.functions import Rotated, draw, noisy
+from tests.dataset.functions import draw, noisy
 from tests.profiles import fewer
 
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 97])
@@ -31,13 +30,6 @@ def test_shuffles_shards_and_parts(size: int, seed: int, count: int, part: int) 
     assert (list(shuffled.take(part)), list(shuffled.skip(part))) == ([*orders[0]][:part], [*orders[0]][part:])
 
 
-def test_shuffles_on_top_of_each_other_are_independent() -> None:
-    """A second shuffle draws another order than the first."""
-    once = ps.range(50).shuffle()
-    assert list(once.shuffle()) != list(once) != list(ps.range(50))
-    assert list(ps.range(50).reindex(ps.sampling.Slice(0, 1, 50)).shuffle()) == list(once)
-
-
 def test_a_window_shuffle_keeps_each_element_in_its_window() -> None:
     """Each epoch has each element once, and a window of ten has the next ten, the last window the rest."""
     for length in (25, 7, 10):
@@ -45,14 +37,6 @@ def test_a_window_shuffle_keeps_each_element_in_its_window() -> None:
             for epoch in (list(loader), list(loader)):
                 windows = [sorted(epoch[start : start + 10]) for start in range(0, length, 10)]
                 assert [number for window in windows for number in window] == list(range(length))
-
-
-def test_reindex_follows_a_sampler_of_the_user() -> None:
-    """A length and a call are enough, and the call gets the epoch."""
-    dataset = ps.range(5).reindex(Rotated(5))
-    assert list(dataset) == [1, 2, 3, 4, 0]
-    assert list(dataset.epoch(1)) == [2, 3, 4, 0, 1]
-    assert dataset[-1] == 0
 
 
 @given(st.integers(1, 5), st.integers(0, 20))
@@ -85,26 +69,6 @@ def test_random_maps_below_a_selection_change_with_the_epoch() -> None:
     chosen = ps.range(40, seed=2).shuffle().random_map(draw)[:10]
     draws = [number for epoch in range(4) for number in chosen.epoch(epoch)]
     assert len(set(draws)) == 40
-
-
-def test_select_takes_positions_or_a_mask() -> None:
-    """Lists and arrays of positions or of bools select as in NumPy."""
-    cases: list[tuple[list[int] | list[bool], list[int]]] = [
-        ([7, 2, -1], [7, 2, 9]),
-        ([3, 3], [3, 3]),
-        ([], []),
-        ([number % 4 == 1 for number in range(10)], [1, 5, 9]),
-        ([False] * 10, []),
-    ]
-    for positions, expected in cases:
-        assert list(ps.range(10).select(positions)) == expected
-        assert not positions or list(ps.range(10).select(np.array(positions))) == expected
-
-
-def test_split_depends_on_its_own_seed_alone() -> None:
-    """Another seed of the dataset leaves the same records in the same parts; another seed of the split doesn't."""
-    parts = [set(ps.range(50, seed=seed).split({"a": 0.5}, seed=1)["a"]) for seed in (0, 1)]
-    assert parts[0] == parts[1] != set(ps.range(50).split({"a": 0.5}, seed=2)["a"])
 
 
 @pytest.mark.parametrize("count", [5, 24])
@@ -168,12 +132,3 @@ def test_random_maps_above_a_repeated_order() -> None:
         fixed.cache().random_map(noisy),
     ):
         assert not set(varying.epoch(0)) & set(varying.epoch(1))
-
-
-def test_shuffling_batches_orders_batches() -> None:
-    """Above `batch` a shuffle moves whole batches; above `repeat` it mixes the passes."""
-    batches = [batch.tolist() for batch in ps.range(12).batch(3).shuffle()]
-    assert sorted(batches) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
-    mixed = list(ps.range(20).repeat(2).shuffle())
-    assert Counter(mixed) == Counter(list(range(20)) * 2)
-    assert len(set(mixed[:20])) < 20

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,9 +15,6 @@ from tests.equivalence.combinations import INLINE, THREADS, check_resume
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import digests
 from tests.profiles import fewer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 How = Literal["best_fit", "split"]
 LENGTHS = st.lists(st.integers(0, 12), max_size=60)
@@ -35,11 +32,6 @@ def tokens_of(sequences: Any) -> Counter[int]:
 def with_labels(lengths: list[int]) -> ps.Dataset:
     """Return documents of two features of one length, and a leaf that is carried along."""
     return bare(lengths).map(lambda tokens: {"tokens": tokens, "labels": tokens.astype(np.float32), "id": len(tokens)})
-
-
-def with_targets(lengths: list[int]) -> ps.Dataset:
-    """Return documents of two features whose lengths differ."""
-    return bare(lengths).map(lambda tokens: {"inputs": tokens, "targets": tokens[: (len(tokens) + 1) // 2].copy()})
 
 
 @given(LENGTHS, CAPACITIES, st.sampled_from(["best_fit", "split"]), st.booleans())
@@ -81,19 +73,6 @@ def test_features_share_their_segments(lengths: list[int]) -> None:
         assert not sequence["tokens"][~used].any()
         counts = np.bincount(sequence["segment_ids"][used])[1:].tolist()
         assert sequence["id"] == counts
-
-
-@given(LENGTHS, st.booleans())
-def test_features_may_have_their_own_lengths(lengths: list[int], is_planned: object) -> None:
-    """Features of differing lengths have segments of their own, with the same document numbers."""
-    dataset = with_targets(lengths)
-    table = {"inputs": lengths, "targets": [(length + 1) // 2 for length in lengths]} if is_planned else None
-    for sequence in dataset.pack({"inputs": 12, "targets": 7}, lengths=table):
-        assert "segment_ids" not in sequence
-        for segment in range(1, sequence["inputs_segment_ids"].max() + 1):
-            inputs: NDArray[np.int64] = sequence["inputs"][sequence["inputs_segment_ids"] == segment]
-            targets: NDArray[np.int64] = sequence["targets"][sequence["targets_segment_ids"] == segment]
-            assert np.array_equal(inputs[: len(targets)], targets)
 
 
 def test_the_padding_is_the_zero_of_the_dtype() -> None:

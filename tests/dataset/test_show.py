@@ -13,18 +13,12 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from penstock.batching import LeafSpec
-from penstock.errors import GraphError
 from tests.dataset.functions import Rotated, Scale, Squares, double, is_odd, noisy
 
 
 def keyed(number: int, origin: ps.Origin) -> tuple[int, int]:
     """Return the number and its record's key."""
     return number, origin.key
-
-
-def decode(record: Any) -> Any:
-    """Return the record."""
-    return record
 
 
 def test_repr_is_a_tree() -> None:
@@ -74,14 +68,6 @@ VERBS = {
 def test_every_verb_shows_as_it_was_written() -> None:
     """The first line of the tree is the call with its arguments."""
     assert [repr(dataset).splitlines()[0].rpartition(": ")[0] for dataset in VERBS.values()] == [*VERBS]
-
-
-def test_errors_name_the_chain() -> None:
-    """An error names its step by the chain to it, on one line, as it was written."""
-    dataset = ps.read(["a", "b"]).shuffle()[:1].map(decode).filter(len).map(double)
-    with pytest.raises(GraphError) as caught:
-        dataset.shuffle()
-    assert "read(list).shuffle()[:1].map(decode).filter(len) can only be read in order" in str(caught.value)
 
 
 class Verbose(Squares):
@@ -201,11 +187,6 @@ def test_image_like_leaves_are_drawn() -> None:
     for name, (leaf, expected) in SHOWN.items():
         shown = images_in(html_of(ps.read([{"leaf": leaf}])))
         assert [found.tolist() for found in shown] == [each.tolist() for each in expected], name
-
-
-def test_notebooks_show_empty_datasets() -> None:
-    """A dataset without elements is shown as the tree alone."""
-    assert html_of(ps.range(0)).startswith("<pre>read(Range(0, 0, 1)): 0</pre><table></table>")
 
 
 class Opened:

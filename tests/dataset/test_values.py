@@ -108,16 +108,6 @@ def test_pickled_datasets_give_the_same() -> None:
             assert other.fingerprint == dataset.fingerprint
 
 
-def test_verbs_change_no_dataset() -> None:
-    """Every verb returns a new dataset, and the old one stays the same."""
-    dataset = ps.range(10, seed=4).shuffle()
-    before, elements = repr(dataset), list(dataset)
-    for verb in (dataset.shuffle, dataset.unbatch, dataset.repeat):
-        assert verb() is not dataset
-    dataset.map(double).filter(is_odd).batch(2)
-    assert (repr(dataset), list(dataset)) == (before, elements)
-
-
 def test_a_dataset_takes_no_attributes() -> None:
     """Setting an attribute raises."""
     with pytest.raises(AttributeError):

@@ -2,6 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from penstock.sources import (
     can_read_into,
     check_length,
     describe_key,
+    read_records,
     source_fingerprint,
     source_length,
 )
+from penstock.testing import SourceTests
 
 
 class Plain:
@@ -119,3 +122,55 @@ def test_sources_describe_their_keys() -> None:
 
     assert describe_key(Described(), 2) == "key 2 (row 2 of the table)"
     assert describe_key(Plain(), 2) == "key 2"
+
+
+class TestTorch(SourceTests):
+    """A torch map-style dataset of tuples of tensors, compared as NumPy arrays."""
+
+    expected = [(0, 0.0), (1, 0.5), (2, 1.0)]  # noqa: RUF012 - the suite reads it
+
+    def make_source(self) -> Source:
+        """Return a dataset."""
+        data: Any = pytest.importorskip("torch.utils.data")
+        torch: Any = pytest.importorskip("torch")
+        return as_source(data.TensorDataset(torch.arange(3), torch.arange(3) / 2))
+
+    def test_records_are_independent_of_the_source(self) -> None:
+        """They aren't: each is a view of the tensors, as the records of a list of arrays are."""
+        with pytest.raises(AssertionError, match="must equal"):
+            super().test_records_are_independent_of_the_source()
+
+    def test_records_of_one_read_share_no_arrays(self) -> None:
+        """They do, for the same reason."""
+        with pytest.raises(AssertionError, match="must equal"):
+            super().test_records_of_one_read_share_no_arrays()
+
+
+def test_datasets_of_torch_are_read_at_once() -> None:
+    """`Subset` has `__getitems__`, which is used; an iterable dataset is refused; tensors of a dict become arrays."""
+    data: Any = pytest.importorskip("torch.utils.data")
+    asked: list[list[int]] = []
+
+    class Squares:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, key: int) -> int:
+            raise AssertionError
+
+        def __getitems__(self, keys: list[int]) -> list[int]:
+            asked.append(keys)
+            return [key * key for key in keys]
+
+    source = as_source(data.Subset(Squares(), [9, 7, 5]))
+    assert source_length(source) == 3
+    assert read_records(source, np.array([2, 0, 2])) == [25, 81, 25]
+    assert asked == [[5, 9, 5]]
+    endless = type("Endless", (data.IterableDataset,), {"__iter__": iter})()
+    with pytest.raises(UsageError, match="must have __len__ and __getitem__"):
+        as_source(endless)
+    tensor = pytest.importorskip("torch").zeros(3, 2)
+    tensors = as_source({"x": tensor})
+    tensor[1] = 7
+    assert tensors[1]["x"].tolist() == [7, 7]
+    assert can_read_into(tensors)

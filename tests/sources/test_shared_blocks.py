@@ -1,6 +1,5 @@
 """Blocks that worker processes share: each is decoded once, and killed processes leave nothing wrong."""
 
-import json
 import mmap
 import os
 import pickle
@@ -22,6 +21,8 @@ from penstock.errors import SourceError
 from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, LeRobot, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
 from tests.programs.forked import outcome, started
+from tests.sources import test_lerobot, test_mds
+from tests.sources import test_table_files as table_files
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -257,11 +258,7 @@ Open = Callable[[], Source]
 
 def arrow(folder: Path) -> Open:
     """Compressed record batches."""
-    numbers = np.arange(90)
-    table = pyarrow.table({"text": [f"é{number}" for number in numbers], "id": numbers})
-    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
-    with pyarrow.ipc.new_file(str(folder / "a.arrow"), table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=20)
+    table_files.write_arrow(table_files.TABLE, folder / "a.arrow", compression="zstd")
     return partial(Arrow, folder / "a.arrow")
 
 
@@ -284,14 +281,7 @@ def zarr(folder: Path) -> Open:
 
 def mds(folder: Path) -> Open:
     """A compressed shard."""
-    samples = np.array([2, 16, 17, 18], "<u4").tobytes() + bytes([7, 8])
-    content = zstandard.compress(samples)
-    columns = {"column_names": ["x"], "column_encodings": ["int8"], "column_sizes": [1]}
-    files = {"raw_data": {"basename": "a.mds", "bytes": 18}, "zip_data": {"basename": "a.zstd", "bytes": len(content)}}
-    shard = {**columns, **files, "samples": 2, "format": "mds", "version": 2, "compression": "zstd"}
-    (folder / "index.json").write_text(json.dumps({"shards": [shard]}))
-    (folder / "a.zstd").write_bytes(content)
-    return partial(MDS, folder)
+    return partial(MDS, test_mds.compressed(folder, "zstd", zstandard.compress(test_mds.WRITTEN)))
 
 
 def array_record(folder: Path) -> Open:
@@ -306,16 +296,7 @@ def array_record(folder: Path) -> Open:
 
 def lerobot(folder: Path) -> Open:
     """Rows of episodes."""
-    numbers = {"dtype": "float32", "shape": [1]}
-    info = {"codebase_version": "v2.1", "fps": 10, "features": {"action": numbers}, "chunks_size": 1000}
-    (folder / "meta").mkdir()
-    (folder / "meta/info.json").write_text(json.dumps({**info, "data_path": "{episode_index}.parquet"}))
-    (folder / "meta/episodes.jsonl").write_text("".join(f'{{"episode_index": {n}, "length": 30}}\n' for n in (0, 1)))
-    for number in range(2):
-        actions = np.arange(30, dtype="float32") + number
-        table = pyarrow.table({"action": actions, "episode_index": np.full(30, number)})
-        parquet.write_table(table, folder / f"{number}.parquet")
-    return partial(LeRobot, folder)
+    return partial(LeRobot, test_lerobot.write_new(folder / "robot"))
 
 
 def files(folder: Path) -> Path:

@@ -279,6 +279,10 @@ def test_what_is_no_table_is_refused() -> None:
     source: Any = as_source(TABLE)
     with pytest.raises(UsageError, match="no column 'ids'; there are 'id', 'text', 'tokens', 'box', 'kind'"):
         source.lengths("ids")
+    datasets = hugging_face()
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"x": [1]})})
+    with pytest.raises(UsageError, match=r"arrays\['train'\] must be an array; got a Dataset.* a dict of datasets"):
+        as_source(splits)
 
 
 def test_columns_of_polars_that_arrow_does_not_have_are_refused() -> None:
