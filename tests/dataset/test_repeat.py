@@ -11,63 +11,52 @@ IN_ORDER = ps.range(5, seed=8).shuffle().random_map(noisy).filter(bool)
 OTHERS = ps.range(10, 13).random_map(noisy)
 ENDLESS = IN_ORDER.repeat()
 
-WHOLE: dict[str, ps.Dataset] = {
-    "no join": IN_ORDER.map(same),
-    "concatenate": ps.concatenate([IN_ORDER]),
-    "interleave": ps.interleave([IN_ORDER]).filter(bool),
-    "zip": ps.zip([IN_ORDER]).map(same),
-    "mix": ps.mix({"only": IN_ORDER}, measure=len),
-    "a filter above positions": ps.concatenate(OTHERS, OTHERS).filter(bool),
-    "a fold above positions": ps.mix([OTHERS, OTHERS], stop="all").window_shuffle(6),
-}
-WITHOUT_END: dict[str, ps.Dataset] = {
-    "no join": ENDLESS,
-    "concatenate": ps.concatenate(IN_ORDER, ENDLESS),
-    "interleave": ps.interleave(IN_ORDER, OTHERS, ENDLESS),
-    "zip": ps.zip(ENDLESS, OTHERS.repeat()),
-    "mix": ps.mix([IN_ORDER, OTHERS], stop="never"),
-    "mix until the last end": ps.mix([IN_ORDER, ENDLESS], stop="all"),
-}
-BY_PARTS: dict[str, ps.Dataset] = {
-    "concatenate": ps.concatenate(IN_ORDER, OTHERS),
-    "interleave": ps.interleave(OTHERS, IN_ORDER).batch(2),
-    "zip": ps.zip(IN_ORDER, OTHERS, unequal="shortest").map(same),
-    "mix": ps.mix([IN_ORDER, OTHERS]),
-    "mix by a measure": ps.mix([OTHERS, OTHERS], measure=len),
-    "a part": ps.interleave([ps.concatenate(OTHERS, IN_ORDER)]),
-}
+WHOLE: list[ps.Dataset] = [
+    *(IN_ORDER.map(same), ps.concatenate([IN_ORDER]), ps.interleave([IN_ORDER]).filter(bool)),
+    *(ps.zip([IN_ORDER]).map(same), ps.mix({"only": IN_ORDER}, measure=len)),
+    ps.concatenate(OTHERS, OTHERS).filter(bool),
+    ps.mix([OTHERS, OTHERS], stop="all").window_shuffle(6),
+]
+WITHOUT_END: list[ps.Dataset] = [
+    *(ENDLESS, ps.concatenate(IN_ORDER, ENDLESS), ps.interleave(IN_ORDER, OTHERS, ENDLESS)),
+    *(ps.zip(ENDLESS, OTHERS.repeat()), ps.mix([IN_ORDER, OTHERS], stop="never")),
+    ps.mix([IN_ORDER, ENDLESS], stop="all"),
+]
+BY_PARTS: list[ps.Dataset] = [
+    *(ps.concatenate(IN_ORDER, OTHERS), ps.interleave(OTHERS, IN_ORDER).batch(2), ps.mix([IN_ORDER, OTHERS])),
+    ps.zip(IN_ORDER, OTHERS, unequal="shortest").map(same),
+    ps.mix([OTHERS, OTHERS], measure=len),
+    ps.interleave([ps.concatenate(OTHERS, IN_ORDER)]),
+]
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_each_pass_is_another_epoch(name: str) -> None:
+def test_each_pass_is_another_epoch() -> None:
     """A join of one part, and steps above a join with positions, are repeated as a whole."""
-    dataset = WHOLE[name]
-    passes = [list(epoch_of(dataset, epoch)) for epoch in range(6)]
-    assert list(epoch_of(dataset.repeat(3), 0)) == [element for each in passes[:3] for element in each]
-    assert list(epoch_of(dataset.repeat(3), 1)) == [element for each in passes[3:] for element in each]
+    for dataset in WHOLE:
+        passes = [list(epoch_of(dataset, epoch)) for epoch in range(6)]
+        assert list(epoch_of(dataset.repeat(3), 0)) == [element for each in passes[:3] for element in each]
+        assert list(epoch_of(dataset.repeat(3), 1)) == [element for each in passes[3:] for element in each]
 
 
-@pytest.mark.parametrize("name", WITHOUT_END)
-def test_a_repeat_of_a_dataset_without_end_changes_nothing(name: str) -> None:
+def test_a_repeat_of_a_dataset_without_end_changes_nothing() -> None:
     """Its first pass never ends, so a repeat changes nothing, and ranks can share its batches."""
-    dataset = WITHOUT_END[name]
-    expected = list(dataset.limit(40))
-    with ps.Loader(dataset.repeat(2).batch(2, merge=list), shard=ps.Shard(0, 2)) as loader:
-        assert len(next(iter(loader))) == 1
-    assert list(dataset.repeat().limit(40)) == list(dataset.repeat(2).limit(40)) == expected
-    assert list(ps.mix([dataset], stop="never").limit(40)) == list(ps.mix([dataset]).limit(40))
+    for dataset in WITHOUT_END:
+        expected = list(dataset.limit(40))
+        with ps.Loader(dataset.repeat(2).batch(2, merge=list), shard=ps.Shard(0, 2)) as loader:
+            assert len(next(iter(loader))) == 1
+        assert list(dataset.repeat().limit(40)) == list(dataset.repeat(2).limit(40)) == expected
+        assert list(ps.mix([dataset], stop="never").limit(40)) == list(ps.mix([dataset]).limit(40))
 
 
-@pytest.mark.parametrize("name", BY_PARTS)
-def test_parts_that_are_read_in_order_are_not_repeated_one_by_one(name: str) -> None:
+def test_parts_that_are_read_in_order_are_not_repeated_one_by_one() -> None:
     """A repeat of the parts would have other elements than one of the whole, so it is refused; a single pass isn't."""
-    dataset = BY_PARTS[name]
-    assert repr(list(dataset.repeat(1))) == repr(list(dataset))
-    for times in (2, None):
-        with pytest.raises(GraphError, match="would repeat each of them by itself, and not the whole"):
-            dataset.repeat(times)
-    with pytest.raises(GraphError, match=r"mix\(stop=\"never\"\) over part 'a' would repeat"):
-        ps.mix({"a": dataset, "b": OTHERS}, stop="never")
+    for dataset in BY_PARTS:
+        assert repr(list(dataset.repeat(1))) == repr(list(dataset))
+        for times in (2, None):
+            with pytest.raises(GraphError, match="would repeat each of them by itself, and not the whole"):
+                dataset.repeat(times)
+        with pytest.raises(GraphError, match=r"mix\(stop=\"never\"\) over part 'a' would repeat"):
+            ps.mix({"a": dataset, "b": OTHERS}, stop="never")
 
 
 def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:

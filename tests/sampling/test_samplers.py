@@ -31,6 +31,7 @@ from penstock.sampling import (
     apply_block,
     facts_of,
     seed_position,
+    seed_positions,
 )
 from tests.profiles import fewer
 
@@ -110,6 +111,8 @@ def test_scalar_and_block_forms_agree(kind: str, data: st.DataObject) -> None:
     assert result_epochs.dtype == keys.dtype == np.int64
     answers = list(zip(result_epochs.tolist(), keys.tolist(), strict=True))
     assert answers == [sampler(epoch, position) for epoch, position in pairs]
+    seeded = [part.tolist() for part in seed_positions(sampler, epochs, positions)]
+    assert list(zip(*seeded, strict=True)) == [seed_position(sampler, epoch, position) for epoch, position in pairs]
     assert np.array_equal(epochs, given_epochs)
     assert np.array_equal(positions, given_positions)
 

@@ -66,14 +66,6 @@ def test_long_pairs_are_even_over_seeds(length: int, distance: int) -> None:
     assert abs(chi_square_z(first * 16 + second, 256)) < 5
 
 
-@pytest.mark.parametrize("length", [13, 1300, 130_000])
-def test_successive_epochs_are_even(length: int) -> None:
-    """One position's keys in two successive epochs are independent: thirteenths of the keys come in all pairs alike."""
-    shuffle = Shuffle(length, seed=1)
-    thirteenths = np.array([shuffle(epoch, 0)[1] for epoch in range(20_000)]) * 13 // length
-    assert abs(chi_square_z(thirteenths[:-1] * 13 + thirteenths[1:], 169)) < 5
-
-
 @pytest.mark.parametrize("length", [1000, 65_536, 100_003, 1_000_000])
 def test_orders_are_uncorrelated(length: int) -> None:
     """An order is uncorrelated with positions, with itself one place on, and with other epochs' and seeds' orders."""
@@ -98,14 +90,3 @@ def test_epochs_keep_as_many_places_as_chance_does(length: int) -> None:
     keys = [shuffle.block(np.full(length, epoch), positions)[1] for epoch in range(401)]
     kept = sum(int((one == next_one).sum()) for one, next_one in pairwise(keys))
     assert abs(kept - 400) < 5 * math.sqrt(400)
-
-
-def test_seed_and_epoch_do_not_add_up() -> None:
-    """Seed 1 in epoch 1 is unrelated to seed 2 in epoch 0: no two pairs of seed and epoch share an order."""
-    positions = np.arange(1000)
-    orders = {
-        Shuffle(1000, seed).block(np.full(1000, epoch), positions)[1].tobytes()
-        for seed in range(20)
-        for epoch in range(20)
-    }
-    assert len(orders) == 400

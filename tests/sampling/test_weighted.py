@@ -78,16 +78,6 @@ def test_any_weights_fit(weights: list[float], seed: int) -> None:
     assert z_of_fit(keys, array / array.max()) < 25  # six deviations where only two keys are common
 
 
-def test_successive_draws_are_independent() -> None:
-    """Two neighbouring positions, and one position in two epochs, have all pairs of keys in the expected shares."""
-    weights = np.array([1.0, 2.0, 5.0])
-    draws = WeightedDraws(weights, COUNT, seed=1)
-    pairs = np.outer(weights, weights).ravel()
-    first, second = keys_of(draws, 0), keys_of(draws, 1)
-    assert abs(z_of_fit(first[:-1] * 3 + first[1:], pairs)) < 5
-    assert abs(z_of_fit(first * 3 + second, pairs)) < 5
-
-
 def test_the_unit_of_the_weights_does_not_matter() -> None:
     """Weights twice as large, and of another type, give the same draws."""
     weights = np.arange(1.0, 100.0)

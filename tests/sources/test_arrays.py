@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
-from penstock.sources import Arrays, can_read_into, content_digest
+from penstock.sources import Arrays, can_read_into
 
 LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "as it is": lambda array: array,
@@ -229,17 +229,6 @@ def test_a_moved_memory_map_keeps_its_fingerprint(tmp_path: Path) -> None:
     assert Arrays(old[1:51]).fingerprint() != Arrays(old[:50]).fingerprint()
 
 
-@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no texts of any length")
-def test_texts_of_any_length_are_records() -> None:
-    """They can't be written into batches, and the fingerprint doesn't cover them, as with objects."""
-    texts = np.array(["a", "bbbbbbbbbbbbbbbbbbbb", "", "c"], "T")
-    source = Arrays({"text": texts})
-    assert not source.fixed_shape
-    assert source.read([1, 3]) == [{"text": "bbbbbbbbbbbbbbbbbbbb"}, {"text": "c"}]
-    assert source[2] == {"text": ""}
-    assert content_digest(source) != content_digest(Arrays({"text": texts[::-1]}))
-
-
 def test_spans_are_frames_of_rows() -> None:
     """Arrays with a second axis give a copy of a span of it; others give their rows. Numbers of frames must agree."""
     frames = np.arange(24).reshape(2, 4, 3)
@@ -254,13 +243,6 @@ def test_spans_are_frames_of_rows() -> None:
         Arrays({"x": frames, "goal": np.zeros((2, 3))}).read_spans([0], np.array([0]), np.array([1]))
     with pytest.raises(IndexError, match=r"in \[0, 2\); got 2"):
         source.read_spans([2], np.array([0]), np.array([1]))
-
-
-def test_the_name_is_short() -> None:
-    """The repr gives dtype and shape of each array, and no content."""
-    source = Arrays({"image": np.zeros((5, 2, 3), np.uint8), "label": [1, 2, 3, 4, 5]})
-    assert repr(source) == "Arrays({'image': uint8[5, 2, 3], 'label': int64[5]})"
-    assert repr(Arrays(np.zeros(7, bool))) == "Arrays(bool[7])"
 
 
 def test_fields_in_another_order_have_a_fingerprint() -> None:

@@ -314,18 +314,7 @@ def test_a_changed_byte_gives_records_or_an_error(
         pass
 
 
-@pytest.mark.parametrize(
-    ("blocks", "reason"),
-    [
-        ([0, 2.0, 3], "must be int64"),
-        ([[0, 3]], "must have one axis"),
-        ([3], "a begin and an end"),
-        ([1, 3], "must begin with 0"),
-        ([0, 2], "must end with the length"),
-        ([0, 2, 1, 3], "must never decrease"),
-    ],
-)
-def test_wrong_blocks_fail(blocks: Any, reason: str) -> None:
+def test_wrong_blocks_fail() -> None:
     """Blocks that don't cover the keys fail the suite with the rule."""
 
     class Pages(list[int]):
@@ -333,14 +322,19 @@ def test_wrong_blocks_fail(blocks: Any, reason: str) -> None:
 
     class Suite(BlockSourceTests):
         expected = (5, 6, 7)
+        source = Pages(expected)
 
         def make_source(self) -> Source:
-            source = Pages(self.expected)
-            source.blocks = np.array(blocks)
-            return source
+            return self.source
 
-    with pytest.raises(AssertionError, match=reason):
-        Suite().test_blocks_cover_the_keys()
+    cases: list[tuple[Any, str]] = [
+        *(([0, 2.0, 3], "must be int64"), ([[0, 3]], "must have one axis"), ([3], "a begin and an end")),
+        *(([1, 3], "must begin with 0"), ([0, 2], "must end with the length"), ([0, 2, 1, 3], "must never decrease")),
+    ]
+    for blocks, reason in cases:
+        Suite.source.blocks = np.array(blocks)
+        with pytest.raises(AssertionError, match=reason):
+            Suite().test_blocks_cover_the_keys()
 
 
 class Pairs:
@@ -448,14 +442,6 @@ def test_a_faulty_source_fails(source: type[Pairs], test: str) -> None:
         getattr(_suite(source), test)()
 
 
-class Awaited(Pairs):
-    """A source whose `read` is a coroutine function."""
-
-    async def read(self, keys: Any) -> Any:
-        """Return the records."""
-        return [self[key] for key in keys]
-
-
 class OfNaN(Pairs):
     """Records of NaN alone and in arrays, of NumPy's objects too."""
 
@@ -490,10 +476,15 @@ class OfTensors(Pairs):
         return {"tensor": torch.tensor([key, float("nan")])}
 
 
+class Awaited(Pairs):
+    """A source whose `read` is a coroutine function."""
+
+    async def read(self, keys: Any) -> Any:
+        """Return the records."""
+        return [self[key] for key in keys]
+
+
 @pytest.mark.parametrize("source", [Awaited, OfNaN, OfSamples, OfTensors])
 def test_a_correct_source_passes(source: type[Pairs]) -> None:
     """Whatever its records hold, and if its `read` is awaited."""
-    suite = _suite(source)
-    for name in dir(suite):
-        if name.startswith("test_"):
-            getattr(suite, name)()
+    check_source(source, [source().record(key) for key in range(6)], SourceTests)

@@ -75,6 +75,11 @@ def test_links_are_followed_but_not_in_cycles(tmp_path: Path, caplog: pytest.Log
     (elsewhere / "back").symlink_to(data)
     (data / "link").symlink_to(elsewhere / "c")
     (data / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "classes").mkdir()
+    (tmp_path / "classes" / "dog").symlink_to(elsewhere)
+    _write(elsewhere, "1.png")
+    assert list(ImageFolder(tmp_path / "classes").paths) == ["dog/1.png"]
+    (elsewhere / "1.png").unlink()
     with caplog.at_level(logging.WARNING, "penstock"):
         source = Files(data)
     assert list(source.paths) == ["a", "d/b", "link", "other/c"]
@@ -106,9 +111,8 @@ def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
     fingerprint = Files(tmp_path / "old").fingerprint()
     assert Files(tmp_path / "new").fingerprint() == fingerprint
     (tmp_path / "new" / "a").write_bytes(b"longer")
-    assert Files(tmp_path / "new").fingerprint() != fingerprint
     (tmp_path / "old" / "a").rename(tmp_path / "old" / "A")
-    assert Files(tmp_path / "old").fingerprint() != fingerprint
+    assert len({fingerprint, Files(tmp_path / "new").fingerprint(), Files(tmp_path / "old").fingerprint()}) == 3
 
 
 @pytest.mark.parametrize("kind", [Files, ImageFolder])
@@ -171,14 +175,6 @@ def test_classes_are_numbered_in_the_order_of_their_names(tmp_path: Path) -> Non
     for labels in (source.labels, pickle.loads(pickle.dumps(source)).labels):
         with pytest.raises(ValueError, match=r"read-only"):
             labels[0] = 5
-
-
-def test_a_class_folder_may_be_a_link(tmp_path: Path) -> None:
-    """A linked class folder is a class."""
-    _write(tmp_path / "data", "cat/1.png")
-    _write(tmp_path / "elsewhere", "1.png")
-    (tmp_path / "data" / "dog").symlink_to(tmp_path / "elsewhere")
-    assert list(ImageFolder(tmp_path / "data").paths) == ["cat/1.png", "dog/1.png"]
 
 
 def test_a_class_without_images_is_refused_unless_allowed(tmp_path: Path) -> None:

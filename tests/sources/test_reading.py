@@ -140,7 +140,7 @@ def test_the_fastest_method_is_used() -> None:
 
 @pytest.mark.parametrize("kind", [Letters, WithGetItems, WithRead])
 def test_the_users_exception_names_the_key(kind: type[Letters]) -> None:
-    """An exception stays the same object, with a note that names the key and the source."""
+    """An exception stays the same object, with a note that names the key and the source, or the keys of the block."""
     source = kind()
     source.fails_at = 1
     failure = KeyError("corrupt")
@@ -151,21 +151,16 @@ def test_the_users_exception_names_the_key(kind: type[Letters]) -> None:
     assert len(failure.__notes__) == 1
     assert "while reading key 1 of <" in failure.__notes__[0]
 
-
-def test_a_failure_of_only_the_block_is_still_raised() -> None:
-    """If each key can be read alone, the block's exception is raised with a note that says so."""
-
     class Broken(Letters):
         def __getitems__(self, keys: list[int]) -> list[str]:
             if len(keys) > 1:
                 raise TypeError("no more than one")
             return [self[key] for key in keys]
 
-    source = Broken()
-    with pytest.raises(TypeError, match="no more than one") as caught:
-        read_records(source, np.array([0, 1]))
-    assert "while reading 2 keys at once" in caught.value.__notes__[0]
-    assert read_records(source, np.array([1])) == ["b"]
+    with pytest.raises(TypeError, match="no more than one") as block:
+        read_records(Broken(), np.array([0, 1]))
+    assert "while reading 2 keys at once" in block.value.__notes__[0]
+    assert read_records(Broken(), np.array([1])) == ["b"]
 
 
 TRANSIENT = [

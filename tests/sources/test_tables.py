@@ -169,14 +169,22 @@ def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) ->
     assert repr(read_records(source, np.array(keys, np.int64))) == repr(own)
 
 
+def lengths(source: Any, column: str) -> list[int]:
+    """Return the lengths of a column's values."""
+    return [*source.lengths(column).tolist()]
+
+
 def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
     """A dataset reads its own records if it has a format, also one that is set later, a transform, or a feature."""
     datasets = hugging_face()
     dataset = datasets.Dataset.from_dict({"x": [1, 2], "y": ["a", "b"]})
     source = as_source(dataset)
     assert source[1] == {"x": 2, "y": "b"}
+    assert lengths(as_source(selected()), "text") == [3, 1, 3, 2]
     dataset.set_format("numpy", columns=["x"])
     assert_same(source[1], {"x": np.int64(2)})
+    with pytest.raises(UsageError, match=r"dataset\.with_format\(None\)"):
+        lengths(source, "x")
     dataset.set_transform(doubled)
     assert read_records(source, np.array([1, 0])) == [{"z": 4}, {"z": 2}]
     dataset.reset_format()
@@ -193,20 +201,6 @@ def test_a_formatted_record_does_not_depend_on_those_that_are_read_with_it() -> 
     for formatted in (dataset.with_format("numpy"), dataset.with_transform(padded)):
         read = read_records(as_source(formatted), np.arange(3))
         assert repr(read) == repr([formatted[key] for key in range(3)])
-
-
-def test_lengths_of_hugging_face_follow_its_indices() -> None:
-    """Lengths are those of the selected records; a format, which may change them, is refused."""
-    dataset = (
-        hugging_face()
-        .Dataset.from_dict({"tokens": [[1], [1, 2], [], [1, 2, 3]]})
-        .select([3, 0, 3], keep_in_memory=True)
-    )
-    source: Any = as_source(dataset)
-    assert source.lengths("tokens").tolist() == [3, 1, 3]
-    dataset.set_format("numpy")
-    with pytest.raises(UsageError, match=r"dataset\.with_format\(None\)"):
-        source.lengths("tokens")
 
 
 def doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -240,14 +234,6 @@ def test_a_slice_is_sent_without_the_rest_of_its_table() -> None:
     """A pickle has the bytes of the rows alone."""
     table = pa.table({"x": np.arange(100_000)})
     assert len(pickle.dumps(as_source(table.slice(500, 10)))) < 2_000
-
-
-def test_keys_may_be_of_any_layout() -> None:
-    """Such as a reversed view, or integers of the other byte order."""
-    source: Any = as_source(TABLE)
-    numbers: list[Any] = [np.arange(3), np.arange(3, dtype=">i8"), np.arange(3, dtype=np.uint8)]
-    for keys in (view for array in numbers for view in (array, array[::-1], array[::2])):
-        assert_same(source.read(keys), [RECORDS[int(key)] for key in keys])
 
 
 def test_fingerprints_change_with_columns_and_rows() -> None:
