@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -16,7 +15,7 @@ from tests.promptness import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
 
-STRIDE = 1 if IS_LONG else 7  # of the interrupted instructions
+STRIDE = 1 if IS_LONG else 11  # of the interrupted instructions
 
 PREAMBLE = """
 import asyncio, os, signal, sys, threading, warnings
@@ -75,7 +74,7 @@ def in_a_turn(**arguments):
         may_place.clear()
         begun.clear()
         if begun.wait(0.01):
-            return loader, batches
+            return [loader, batches, []]
         may_place.set()
         next(batches)
 
@@ -83,7 +82,7 @@ def opened(dataset, **arguments):
     # Return a loader, its iterator and two kept batches.
     loader = ps.Loader(dataset, **arguments)
     batches = iter(loader)
-    return loader, batches, [next(batches), next(batches)]
+    return [loader, batches, [next(batches), next(batches)]]
 """
 
 
@@ -110,81 +109,75 @@ def line_of(program: Program) -> str:
 LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
-WORKERS = pytest.mark.parametrize("workers", [0, 2])
-KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
+CASES = pytest.mark.parametrize(("kind", "workers"), [("indexed", 2), ("ordered", 0)])
 SLOW = "opened(ps.range(1_000_000).map(functions.slow).batch(4), workers='processes', {})"
 ISOLATED, PROCESSES = SLOW.format("isolated=True"), SLOW.format("num_workers=2")
-IN_PROCESSES = pytest.mark.parametrize(
-    "opened", [SLOW.format("isolated=True, num_workers=1"), PROCESSES], ids=["isolated", "processes"]
-)
-RUNNING = {
-    "inline": "loader, batches, kept = opened(dataset('indexed'))",
-    "threads": "loader, batches, kept = opened(dataset('ordered'), num_workers=2)",
-    "async source, inline": "loader, batches, kept = opened(awaited('ordered'))",
-    "async source, threads": "stuck_file = open(os.devnull, 'w')\n"
-    "loader, batches, kept = opened(awaited('indexed', 100), num_workers=2)",
-    "placed by a thread": "loader, batches = in_a_turn(num_workers=2)\nthreading.Timer(0, may_place.set).start()",
-    "stuck in a placement": "loader, batches = in_a_turn(num_workers=1)",
-    "isolated": f"loader, batches, kept = {ISOLATED}",
-    "processes": f"loader, batches, kept = {PROCESSES}",
+ASYNC = """
+stuck_file = open(os.devnull, "w")
+held = [opened(dataset("indexed")), opened(awaited("ordered")), opened(awaited("indexed", 100), num_workers=2)]
+"""
+THREADS = """
+held = [opened(dataset("ordered"), num_workers=2), in_a_turn(num_workers=2)]
+kept = [held[0].pop()]
+threading.Timer(0, may_place.set).start()
+"""
+CLOSES = "for loader, *_ in held: loader.close()"
+ENDING = {
+    "inline, and with async sources": ASYNC,
+    "threads": THREADS,
+    "threads of a dropped loader": f"{THREADS}held.clear()",
+    "threads of a closed loader": f"{THREADS}{CLOSES}",
+    "stuck in a placement": "loader, batches, _ = in_a_turn(num_workers=1)",
+    "processes": f"""
+held = [{PROCESSES}]
+{CLOSES}
+held = [{PROCESSES}]
+kept = [held[0].pop()]
+held.clear()
+held = [{ISOLATED}, {PROCESSES}]
+""",
 }
-ENDS = ["", "del loader, batches", "loader.close()"]
-OFTEN = {"threads", "placed by a thread", "processes"}
 
 
-PROGRAMS = {
-    f"{place} {end}": f"{text}\n{end}" for place, text in RUNNING.items() for end in (ENDS if place in OFTEN else [""])
-}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, id=name, marks=[LINUX] if name.startswith(("isolated", "processes")) else [])
-        for name, text in PROGRAMS.items()
-    ],
-)
-def test_a_program_ends_in_silence(text: str) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[LINUX] if name == "processes" else []) for name in ENDING])
+def test_a_program_ends_in_silence(name: str) -> None:
     """A program that ends while a loader works for it prints nothing, also if requests are never answered."""
-    ended = run(text)
-    assert ended == (0, "", "")
+    assert run(ENDING[name]) == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["", "num_workers=2", pytest.param("isolated=True", marks=LINUX)],
-    ids=["inline", "threads", "isolated"],
-)
-def test_the_end_of_a_program_is_not_that_of_an_epoch(arguments: str) -> None:
+def test_the_end_of_a_program_is_not_that_of_an_epoch() -> None:
     """A loop that goes on once the end of the program has closed its loader gets a ClosedError that says so."""
     ended = run(
-        f"""
+        """
         import weakref
 
         def read_on():
-            for use in (lambda: next(batches), lambda: iter(loader)):
-                try:
-                    use()
-                except ps.errors.ClosedError as error:
-                    print(error)
+            for loader, batches, _ in loaders:
+                for use in (lambda: next(batches), lambda: iter(loader)):
+                    try:
+                        use()
+                    except ps.errors.ClosedError as error:
+                        errors.append(str(error))
+            print(len(errors) == 2 * len(places), *set(errors))
 
-        at_exit = weakref.finalize(ps, read_on)  # called after those of the loader, which are newer
-        loader, batches, kept = opened(dataset("indexed"), {arguments})
+        errors = []
+        places = [{}, {"num_workers": 2}] + [{"isolated": True}] * hasattr(os, "memfd_create")
+        at_exit = weakref.finalize(ps, read_on)  # called after those of the loaders, which are newer
+        loaders = [opened(dataset("indexed"), **place) for place in places]
         """
     )
-    assert ended == (0, f"{PROGRAM_ENDS}\n" * 2, "")
+    assert ended == (0, f"True {PROGRAM_ENDS}\n", "")
 
 
-@WORKERS
-def test_an_uncaught_error_is_one_traceback(workers: int) -> None:
+def test_an_uncaught_error_is_one_traceback() -> None:
     """A function's uncaught error is printed once, with its note, and nothing else is."""
     ended = run(
-        f"""
+        """
         def fails(number):
             if number == 7:
                 raise KeyError("no such image")
             return number
-        for batch in ps.Loader(dataset("indexed", fails), num_workers={workers}):
+        for batch in ps.Loader(dataset("indexed", fails), num_workers=2):
             pass
         """
     )
@@ -195,122 +188,81 @@ def test_an_uncaught_error_is_one_traceback(workers: int) -> None:
 
 
 @FORKS
-@KINDS
-def test_a_fork_can_not_use_a_started_loader(kind: str) -> None:
+def test_a_fork_can_not_use_a_started_loader() -> None:
     """In a fork, a loader with threads raises a ClosedError; the child ends cleanly and the parent continues."""
     ended = run(
-        f"""
-        loader = ps.Loader(dataset({kind!r}), num_workers=2)
-        batches = iter(loader)
-        first = next(batches)
+        """
+        held = [opened(dataset(kind), num_workers=2) for kind in ("indexed", "ordered")] + [in_a_turn(num_workers=1)]
         child = os.fork()
         if child == 0:
             refused = 0
-            for use in (lambda: next(batches), lambda: iter(loader)):
-                try:
-                    for _ in range(100):
-                        use()
-                except ps.errors.ClosedError as error:
-                    refused += "before a fork" in str(error) or "newer iter" in str(error)
-            state = loader.state_dict()
-            loader.stats()
-            del batches
-            loader.close()
+            for loader, batches, _ in held:
+                for use in (lambda: next(batches), lambda: iter(loader)):
+                    try:
+                        for _ in range(100):
+                            use()
+                    except ps.errors.ClosedError as error:
+                        refused += "before a fork" in str(error) or "newer iter" in str(error)
+                loader.state_dict()
+                loader.stats()
+                del batches
+                loader.close()
             sys.exit(10 + refused)
-        _, status = os.waitpid(child, 0)
-        count = sum(len(batch) for batch in batches) + len(first)
-        print(os.waitstatus_to_exitcode(status), count)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        may_place.set()
+        print(*(4 * loader.steps_done + sum(map(len, batches)) for loader, batches, _ in held))
         """
     )
-    assert ended == (0, "12 400\n", "")
+    assert ended == (0, "16\n400 400 400\n", "")
 
 
 @FORKS
 def test_a_fork_may_make_a_loader_of_its_own() -> None:
-    """A loader that was not started before the fork, and an inline loader, work in the child."""
+    """A loader that was not started before the fork, an inline loader, and an async source that was read, work."""
     ended = run(
         """
         inline = ps.Loader(dataset("indexed"))
         started_later = ps.Loader(dataset("indexed"), num_workers=2)
         next(iter(inline))
+        asked = awaited("indexed")
+        before = [batch.tolist() for batch in asked]
         child = os.fork()
         if child == 0:
             same = all(np.array_equal(a, b) for a, b in zip(started_later, dataset("indexed"), strict=True))
-            sys.exit(20 + same + (len(list(inline)) == 100))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            readers = [ps.Loader(asked), asked]
+            readers += [ps.Loader(asked, num_workers=2)]  # made by another line, which has no hint
+            also = all([batch.tolist() for batch in batches] == before for batches in readers)
+            sys.exit(20 + same + (len(list(inline)) == 100) + also)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), [batch.tolist() for batch in asked] == before)
         """
     )
-    assert ended == (0, "22\n", "")
-
-
-@FORKS
-@WORKERS
-def test_a_fork_has_an_event_loop_of_its_own(workers: int) -> None:
-    """A source that was read before a fork is read in the child too, and still in the parent."""
-    ended = run(
-        f"""
-        dataset = awaited("indexed")
-        before = [batch.tolist() for batch in dataset]
-        child = os.fork()
-        if child == 0:
-            loader = ps.Loader(dataset, num_workers={workers})
-            same = [batch.tolist() for batch in loader] == before == [batch.tolist() for batch in dataset]
-            sys.exit(20 + same)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), [batch.tolist() for batch in dataset] == before)
-        """
-    )
-    assert ended == (0, "21 True\n", "")
+    assert ended == (0, "23 True\n", "")
 
 
 @FORKS
 @LINUX
-@pytest.mark.parametrize("isolated", [False, True])
-def test_a_fork_can_not_use_a_loader_with_a_placement_thread(isolated: bool) -> None:  # noqa: FBT001 - a parameter
-    """In a fork, which has no such thread, `next` raises a ClosedError; the child ends and the parent continues."""
-    ended = run(
-        f"""
-        loader, batches = in_a_turn(num_workers=1, isolated={isolated})
-        child = os.fork()
-        if child == 0:
-            try:
-                next(batches)
-            except ps.errors.ClosedError as error:
-                print("before a fork" in str(error), flush=True)
-            loader.state_dict()
-            del batches
-            loader.close()
-            sys.exit(10)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        step = loader.step
-        may_place.set()
-        print(sum(len(batch) for batch in batches) + 4 * (step + 1) == 400)
-        """
-    )
-    assert ended == (0, "True\n10\nTrue\n", "")
-
-
-@FORKS
-@LINUX
-@pytest.mark.parametrize(("opened", "most"), [(ISOLATED, 0), (PROCESSES, 100)], ids=["isolated", "processes"])
-def test_a_fork_can_not_use_the_processes_of_a_loader(opened: str, most: int) -> None:
+def test_a_fork_can_not_use_the_processes_of_a_loader() -> None:
     """In a fork, `next` raises a ClosedError after the batches that were there, and the parent's continue."""
     ended = run(
         f"""
-        loader, batches, kept = {opened}
+        held = [{ISOLATED}, {PROCESSES}, in_a_turn(num_workers=1, isolated=True)]
         child = os.fork()
         if child == 0:
-            try:
-                for _ in range({most} + 1):
-                    next(batches)
-            except ps.errors.ClosedError:
+            for (loader, batches, _), most in zip(held, (0, 100, 0)):
+                try:
+                    for _ in range(most + 1):
+                        next(batches)
+                except ps.errors.ClosedError as error:
+                    print("before a fork" in str(error), flush=True)
                 loader.close()
-                sys.exit(7)
-            sys.exit(1)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), next(batches).tolist())
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *(next(held[k][1]).tolist() for k in (0, 1)))
+        loader, batches, _ = held[2]
+        may_place.set()
+        print(4 * loader.steps_done + sum(map(len, batches)))
         """
     )
-    assert ended == (0, "7 [8, 9, 10, 11]\n", "")
+    assert ended == (0, "True\nTrue\nTrue\n7 [8, 9, 10, 11] [8, 9, 10, 11]\n400\n", "")
 
 
 INTERRUPTED = """
@@ -343,21 +295,16 @@ def check_interrupted(program: Program, *, group: bool = False) -> None:
 
 
 @SIGNALS
-@WORKERS
-@KINDS
-@pytest.mark.parametrize("turns", [0, 1, 2])
-def test_ctrl_c_ends_a_program(kind: str, workers: int, turns: int) -> None:
+@CASES
+def test_ctrl_c_ends_a_program(kind: str, workers: int) -> None:
     """SIGINT at any moment ends a training loop by one KeyboardInterrupt."""
     with start(INTERRUPTED.format(kind=kind, workers=workers, stuck=-1)) as program:
         assert line_of(program) == "ready\n"
-        for _ in range(turns):  # other moments of the loop: as long as the start of another process takes
-            subprocess.run([sys.executable, "-S", "-c", ""], check=True)
         check_interrupted(program)
 
 
 @SIGNALS
-@WORKERS
-@KINDS
+@CASES
 def test_ctrl_c_ends_a_wait_for_an_answer(kind: str, workers: int) -> None:
     """SIGINT while a server doesn't answer ends the program by one KeyboardInterrupt, at once."""
     text = f"""
@@ -370,34 +317,29 @@ def test_ctrl_c_ends_a_wait_for_an_answer(kind: str, workers: int) -> None:
         check_interrupted(program)
 
 
+READS_FROM_PROCESSES = f"""
+signal.signal(signal.SIGINT, signal.default_int_handler)
+held = [{SLOW.format("isolated=True, num_workers=1")}, {PROCESSES}]
+print("ready", flush=True)
+for batches in zip(*(batches for _, batches, _ in held)): pass
+"""
+
+
 @LINUX
-@IN_PROCESSES
-def test_ctrl_c_ends_a_program_with_processes(opened: str) -> None:
+def test_ctrl_c_ends_a_program_with_processes() -> None:
     """SIGINT to all processes of the terminal is one KeyboardInterrupt in one traceback: the program's."""
-    text = f"""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    loader, batches, kept = {opened}
-    print("ready", flush=True)
-    for batch in batches: pass
-    """
-    with start(text) as program:
+    with start(READS_FROM_PROCESSES) as program:
         assert line_of(program) == "ready\n"
         check_interrupted(program, group=True)
 
 
 @LINUX
-@IN_PROCESSES
-def test_the_processes_of_a_killed_program_end(opened: str) -> None:
-    """The workers or the helper of a program that was killed end by themselves, and so do the helper's workers."""
-    text = f"""
-    loader, batches, kept = {opened}
-    print("ready", flush=True)
-    for batch in batches: pass
-    """
-    with start(text) as program:
+def test_the_processes_of_a_killed_program_end() -> None:
+    """The workers and the helper of a program that was killed end by themselves, and so do the helper's workers."""
+    with start(READS_FROM_PROCESSES) as program:
         assert line_of(program) == "ready\n"
         children = psutil.Process(program.pid).children(recursive=True)
-        assert len(children) >= 2
+        assert len(children) >= 4
         program.kill()
         program.communicate(timeout=PATIENCE_SECONDS)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
@@ -405,8 +347,7 @@ def test_the_processes_of_a_killed_program_end(opened: str) -> None:
 
 
 @SIGNALS
-@WORKERS
-@KINDS
+@CASES
 def test_many_interrupts_lose_no_batch(kind: str, workers: int) -> None:
     """A kept iterator that is interrupted at random moments delivers every batch once, in order."""
     ended = run(
@@ -562,12 +503,12 @@ NUMBERS, AWAITED = "ps.range(6, seed=1)", "ps.read(Awaited(6), seed=1)"
 
 
 @SIGNALS
-@KINDS
+@pytest.mark.parametrize("kind", ["ordered", "indexed"])
 @pytest.mark.parametrize(
     ("rows", "loader", "workers"),
     [
-        *((rows, "ps.Loader", workers) for rows in (NUMBERS, AWAITED) for workers in (0, 2)),
         (NUMBERS, "PlacedInTurns", 2),
+        *((rows, "ps.Loader", workers) for rows in (NUMBERS, AWAITED) for workers in (0, 2)),
     ],
 )
 def test_ctrl_c_at_every_instruction(kind: str, rows: str, loader: str, workers: int) -> None:
