@@ -18,7 +18,7 @@ import pytest
 import penstock as ps
 from penstock.errors import ClosedError
 from tests.dataset.functions import keep, same
-from tests.places import in_places
+from tests.places import in_places, place_of
 from tests.profiles import IS_LONG
 
 CRASHES = pytest.mark.skipif(
@@ -26,7 +26,6 @@ CRASHES = pytest.mark.skipif(
     reason="CPython 3.12 crashes where a thread closes a generator that another one traces",
 )
 pytestmark = [pytest.mark.longer, CRASHES]
-PLACES = in_places("inline", "threads", "isolated")
 SWITCHES = ("CALL", "RESUME", "JUMP_BACKWARD")
 """The instructions after which Python may switch to another thread."""
 PACKAGES = tuple(str(Path(ps.__file__).parent / package) for package in ("_loader", "_runtime", "_streaming"))
@@ -38,6 +37,16 @@ DATASETS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).limit(30).map(same).batch(4),
 }
+
+
+def cases(actions: Iterable[str], kinds: Iterable[str], *places: str) -> pytest.MarkDecorator:
+    """Run a test for each action, kind and place: in the short profile with one place each, in turns."""
+    found: list[Any] = []
+    for (a, action), (k, kind), (p, place) in itertools.product(*map(enumerate, (actions, kinds, places))):
+        case = place_of(place, action, kind)
+        marks = [*case.marks, *([pytest.mark.long] if (a + k + p) % len(places) else [])]
+        found.append(pytest.param(*case.values, id=f"{action}, {kind}, {place}", marks=marks))
+    return pytest.mark.parametrize(("action", "kind", "place"), found)
 
 
 @functools.cache
@@ -103,46 +112,13 @@ class Watched:
         return self._trace
 
 
-class Reading(Watched):
-    """Reads two batches of a loader while another thread acts.
-
-    Attributes:
-        batches: the batches.
-    """
-
-    def __init__(self, loader: ps.Loader[Any], moment: int, act: Callable[[ps.Loader[Any]], object]) -> None:
-        """Read; the other thread acts at the moment with a number, if there is one."""
-        self.batches: list[list[int]] = []
-        self.iterator = iter(loader)
-        super().__init__(moment, lambda: act(loader), self._read)
-
-    def _read(self) -> None:
-        for _ in range(2):
-            self.batches.append(next(self.iterator).tolist())
-
-
-def read_at_each_moment(
-    dataset: ps.Dataset,
-    place: dict[str, Any],
-    act: Callable[[ps.Loader[Any]], object],
-    check: Callable[..., None],
-    kind: type[ps.Loader[Any]] = ps.Loader,
-) -> None:
-    """Read batches as often as there are moments; each time another thread acts at one, and the outcome is checked."""
-    expected = [batch.tolist() for batch in dataset]
-    with kind(dataset, **place) as loader:
-        moments = Reading(loader, sys.maxsize, act).moments
-    numbers = {moment: number for number, moment in reversed(list(enumerate(moments)))}
+def at_each_moment(run: Callable[[int], Watched], *, few: bool) -> None:
+    """Call `run` with the number of each moment that it meets; with workers these differ between two runs anyway."""
+    run(sys.maxsize)  # the first time has moments of its own
+    numbers = {moment: number for number, moment in reversed(list(enumerate(run(sys.maxsize).moments)))}
     assert len(numbers) > 10
-    # With workers few moments, since these differ between two readings anyway.
-    for number in to_try(numbers.values(), few=bool(place)):
-        with kind(dataset, **place) as loader:
-            reading = Reading(loader, number, act)
-            assert reading.batches == expected[: len(reading.batches)], moments[number]
-            if reading.is_met:
-                check(loader, reading, expected)
-        with pytest.raises(ClosedError):
-            next(reading.iterator)
+    for number in to_try(numbers.values(), few=few):
+        run(number)
 
 
 def dataset_of(kind: str) -> ps.Dataset:
@@ -150,125 +126,158 @@ def dataset_of(kind: str) -> ps.Dataset:
     return DATASETS[kind](ps.range(40).map(same))
 
 
-def is_complete_or_closed(_: ps.Loader[Any], reading: Reading, __: object) -> None:
-    """Check that the thread that reads got its batches, or a ClosedError."""
-    assert len(reading.batches) == 2 or str(reading.error) == "the loader was closed"
-
-
-@PLACES
-@pytest.mark.parametrize("kind", DATASETS)
-def test_another_thread_may_close_the_loader(kind: str, place: dict[str, Any]) -> None:
-    """The thread that reads gets its batches, or a ClosedError."""
-    read_at_each_moment(dataset_of(kind), place, ps.Loader.close, is_complete_or_closed)
-
-
-@PLACES
-def test_another_thread_may_close_a_loader_that_places_batches_ahead(place: dict[str, Any]) -> None:
-    """The batches that were placed ahead aren't dropped while the thread that reads uses them."""
-    torch = pytest.importorskip("penstock.torch")
-    read_at_each_moment(dataset_of("indexed"), place, ps.Loader.close, is_complete_or_closed, torch.Loader)
-
-
-@PLACES
-@pytest.mark.parametrize("kind", DATASETS)
-def test_another_thread_may_load_a_state(kind: str, place: dict[str, Any]) -> None:
-    """The loader goes on at the state's step, whatever the thread that reads was delivered."""
-    with ps.Loader(dataset_of(kind)) as loader:
-        batches = iter(loader)
-        for _ in range(3):
-            next(batches)
-        state = loader.state_dict()
-
-    def check(loader: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
-        assert len(reading.batches) == 2 or isinstance(reading.error, ClosedError)
-        assert loader.step == 3
-        assert [batch.tolist() for batch in loader] == expected[3:]
-
-    read_at_each_moment(dataset_of(kind), place, lambda loader: loader.load_state_dict(state), check)
-
-
-@PLACES
-@pytest.mark.parametrize("kind", DATASETS)
-def test_another_thread_may_begin_a_pass(kind: str, place: dict[str, Any]) -> None:
-    """The newer iterator delivers a whole epoch, and counts its batches alone."""
-
-    def check(loader: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
-        assert len(reading.batches) == 2 or isinstance(reading.error, ClosedError)
-        before = loader.steps_done
-        assert [batch.tolist() for batch in reading.result] == expected
-        assert loader.steps_done - before == len(expected)
-
-    read_at_each_moment(dataset_of(kind), place, iter, check)
-
-
-def begin_at_each_moment(
-    dataset: ps.Dataset,
-    place: dict[str, Any],
-    act: Callable[[ps.Loader[Any]], object],
-    check: Callable[[ps.Loader[Any], list[list[int]], Any], None],
-) -> None:
-    """Begin the second epoch as often as there are moments; each time another thread acts at one."""
-
-    def begin(moment: int) -> Watched:
-        with ps.Loader(dataset, **place) as loader:
-            next(iter(loader))
-            begun: list[ps.LoaderIterator[Any]] = []
-            watched = Watched(moment, lambda: act(loader), lambda: begun.append(iter(loader)))
-            assert watched.error is None
-            if watched.is_met:
-                check(loader, batches_of(begun[0]), watched.result)
-        return watched
-
-    numbers = {moment: number for number, moment in reversed(list(enumerate(begin(sys.maxsize).moments)))}
-    assert len(numbers) > 10
-    for number in to_try(numbers.values(), few=bool(place)):
-        begin(number)
+def contents(batches: Iterable[Any]) -> list[list[int]]:
+    """Return batches as lists."""
+    return [batch.tolist() for batch in batches]
 
 
 def batches_of(iterator: ps.LoaderIterator[Any]) -> list[list[int]]:
     """Return the batches of a pass, none if it is not the current one."""
     try:
-        return [batch.tolist() for batch in iterator]
+        return contents(iterator)
     except ClosedError:
         return []
 
 
-@PLACES
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_another_thread_may_begin_a_pass_while_one_is_begun(kind: str, place: dict[str, Any]) -> None:
-    """One of the two passes delivers the whole epoch, and counts its batches; the other one delivers none."""
-    dataset = dataset_of(kind)
-    expected = [batch.tolist() for batch in dataset]
-
-    def check(loader: ps.Loader[Any], delivered: list[list[int]], other: ps.LoaderIterator[Any]) -> None:
-        assert sorted([delivered, batches_of(other)]) == [[], expected]
-        assert (loader.epoch, loader.steps_done) == (1, len(expected) + 1)
-
-    begin_at_each_moment(dataset, place, iter, check)
-
-
-@PLACES
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_another_thread_may_load_a_state_while_a_pass_is_begun(kind: str, place: dict[str, Any]) -> None:
-    """The pass begins at the state's step, or delivers nothing; then the loader is still at that step."""
-    dataset = dataset_of(kind)
-    expected = [batch.tolist() for batch in dataset]
+def third_state(dataset: ps.Dataset) -> dict[str, Any]:
+    """Return the state after three batches."""
     with ps.Loader(dataset) as loader:
         batches = iter(loader)
         for _ in range(3):
             next(batches)
-        state = loader.state_dict()
-
-    def check(loader: ps.Loader[Any], delivered: list[list[int]], _: object) -> None:
-        assert (delivered or batches_of(iter(loader))) == expected[3:]
-        assert (loader.epoch, loader.steps_done) == (0, len(expected))
-
-    begin_at_each_moment(dataset, place, lambda loader: loader.load_state_dict(state), check)
+        return loader.state_dict()
 
 
-@PLACES
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(kind: str, place: dict[str, Any]) -> None:
+class Reading(Watched):
+    """Reads two batches of a loader while another thread acts.
+
+    Attributes:
+        dataset: the loader's dataset.
+        expected: the batches of an epoch.
+        batches: the batches that were read.
+    """
+
+    def __init__(self, loader: ps.Loader[Any], dataset: ps.Dataset, moment: int, act: Callable[[], object]) -> None:
+        """Read; the other thread acts at the moment with a number, if there is one."""
+        self.dataset = dataset
+        self.expected = contents(dataset)
+        self.batches: list[list[int]] = []
+        self._iterator = iter(loader)
+        super().__init__(moment, act, self._read)
+
+    def _read(self) -> None:
+        for _ in range(2):
+            self.batches.append(next(self._iterator).tolist())
+
+    def check(self) -> None:
+        """Check that the batches are the dataset's, and two, or that there was a ClosedError."""
+        assert self.batches == self.expected[: len(self.batches)], self.moments[self._moment]
+        assert len(self.batches) == 2 or isinstance(self.error, ClosedError)
+
+    def check_closed(self) -> None:
+        """Check that the iterator was retired."""
+        with pytest.raises(ClosedError):
+            next(self._iterator)
+
+
+def is_complete_or_closed(_: ps.Loader[Any], reading: Reading) -> None:
+    """Check that the thread that reads got its batches, or is told that the loader was closed."""
+    assert reading.error is None or str(reading.error) == "the loader was closed"
+
+
+def goes_on_at_the_state(loader: ps.Loader[Any], reading: Reading) -> None:
+    """Check that the loader is at the state's step, whatever the thread that reads was delivered."""
+    assert loader.step == 3
+    assert contents(loader) == reading.expected[3:]
+
+
+def has_begun(loader: ps.Loader[Any], reading: Reading) -> None:
+    """Check that the newer iterator delivers a whole epoch, and counts its batches alone."""
+    before = loader.steps_done
+    assert contents(reading.result) == reading.expected
+    assert loader.steps_done - before == len(reading.expected)
+
+
+def has_state(_: ps.Loader[Any], reading: Reading) -> None:
+    """Check that the state is the one before or after a batch, and that the thread that reads notices nothing."""
+    assert reading.error is None
+    with ps.Loader(reading.dataset) as resumed:
+        resumed.load_state_dict(reading.result)
+        left = reading.expected[resumed.step :]
+        assert len(left) >= len(reading.expected) - 2
+        assert contents(resumed) == left
+
+
+Check = Callable[[ps.Loader[Any], Reading], None]
+ACTIONS: dict[str, tuple[Callable[[ps.Loader[Any], dict[str, Any]], object], Check]] = {
+    "closes": (lambda loader, _: loader.close(), is_complete_or_closed),
+    "loads a state": (lambda loader, state: loader.load_state_dict(state), goes_on_at_the_state),
+    "begins a pass": (lambda loader, _: iter(loader), has_begun),
+    "asks for the state": (lambda loader, _: loader.state_dict(), has_state),
+}
+
+
+def read_at_each_moment(action: str, kind: str, place: dict[str, Any], make: type[ps.Loader[Any]] = ps.Loader) -> None:
+    """Read batches as often as there are moments; each time another thread acts at one."""
+    dataset = dataset_of(kind)
+    state = third_state(dataset)
+    act, check = ACTIONS[action]
+
+    def read(moment: int) -> Reading:
+        with make(dataset, **place) as loader:
+            reading = Reading(loader, dataset, moment, lambda: act(loader, state))
+            reading.check()
+            if reading.is_met:
+                check(loader, reading)
+        reading.check_closed()
+        return reading
+
+    at_each_moment(read, few=bool(place))
+
+
+@cases(ACTIONS, DATASETS, "inline", "threads", "isolated")
+def test_another_thread_may_act_while_batches_are_read(action: str, kind: str, place: dict[str, Any]) -> None:
+    """The thread that reads gets its batches, or a ClosedError, and the other thread what it asked for."""
+    read_at_each_moment(action, kind, place)
+
+
+@in_places("inline", "threads", "isolated")
+def test_another_thread_may_close_a_loader_that_places_batches_ahead(place: dict[str, Any]) -> None:
+    """The batches that were placed ahead aren't dropped while the thread that reads uses them."""
+    torch = pytest.importorskip("penstock.torch")
+    read_at_each_moment("closes", "indexed", place, torch.Loader)
+
+
+@cases(["begins a pass", "loads a state"], ["indexed", "in order"], "inline", "threads", "isolated")
+def test_another_thread_may_act_while_a_pass_is_begun(action: str, kind: str, place: dict[str, Any]) -> None:
+    """Of two passes one delivers the whole epoch, and counts its batches; a state decides where the pass begins.
+
+    If the pass was begun before the state was loaded, it delivers nothing.
+    """
+    dataset = dataset_of(kind)
+    expected, state = contents(dataset), third_state(dataset)
+
+    def begin(moment: int) -> Watched:
+        with ps.Loader(dataset, **place) as loader:
+            next(iter(loader))
+            begun: list[ps.LoaderIterator[Any]] = []
+            watched = Watched(moment, lambda: ACTIONS[action][0](loader, state), lambda: begun.append(iter(loader)))
+            assert watched.error is None
+            if watched.is_met and action == "begins a pass":
+                assert sorted([batches_of(begun[0]), batches_of(watched.result)]) == [[], expected]
+                assert (loader.epoch, loader.steps_done) == (1, len(expected) + 1)
+            elif watched.is_met:
+                assert (batches_of(begun[0]) or batches_of(iter(loader))) == expected[3:]
+                assert (loader.epoch, loader.steps_done) == (0, len(expected))
+        return watched
+
+    at_each_moment(begin, few=bool(place))
+
+
+@cases(["closes"], ["in order", "indexed"], "inline", "threads")
+def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(
+    action: str, kind: str, place: dict[str, Any]
+) -> None:
     """The iterator delivers nothing afterwards, and says why."""
     dataset = dataset_of(kind)
 
@@ -276,33 +285,14 @@ def test_another_thread_may_close_the_loader_while_an_iterator_loads_a_state(kin
         with ps.Loader(dataset, **place) as loader:
             batches = iter(loader)
             state = loader.state_dict()
-            watched = Watched(moment, loader.close, lambda: batches.set_state(state))
+            watched = Watched(moment, lambda: ACTIONS[action][0](loader, state), lambda: batches.set_state(state))
             assert watched.error is None or isinstance(watched.error, ClosedError)
             if watched.is_met:
                 with pytest.raises(ClosedError, match="the loader was closed"):
                     next(batches)
         return watched
 
-    numbers = {moment: number for number, moment in reversed(list(enumerate(set_state(sys.maxsize).moments)))}
-    assert len(numbers) > 10
-    for number in to_try(numbers.values(), few=bool(place)):
-        set_state(number)
-
-
-@PLACES
-@pytest.mark.parametrize("kind", DATASETS)
-def test_another_thread_may_ask_for_the_state(kind: str, place: dict[str, Any]) -> None:
-    """The state is the one before or after a batch, and the thread that reads notices nothing."""
-
-    def check(_: ps.Loader[Any], reading: Reading, expected: list[list[int]]) -> None:
-        assert reading.error is None
-        with ps.Loader(dataset_of(kind)) as resumed:
-            resumed.load_state_dict(reading.result)
-            left = expected[resumed.step :]
-            assert len(left) >= len(expected) - 2
-            assert [batch.tolist() for batch in resumed] == left
-
-    read_at_each_moment(dataset_of(kind), place, ps.Loader.state_dict, check)
+    at_each_moment(set_state, few=bool(place))
 
 
 def seen(loader: ps.Loader[Any]) -> dict[str, Any]:
@@ -316,10 +306,10 @@ def seen(loader: ps.Loader[Any]) -> dict[str, Any]:
     }
 
 
-@in_places("inline", "out of order")
-@pytest.mark.parametrize("kind", DATASETS)
-def test_another_thread_may_look_while_an_epoch_is_read(kind: str, place: dict[str, Any]) -> None:
+@cases(["looks"], DATASETS, "inline", "out of order")
+def test_another_thread_may_look_while_an_epoch_is_read(action: str, kind: str, place: dict[str, Any]) -> None:
     """It sees the loader as it is after one of the batches, or in the next epoch."""
+    del action
     dataset = DATASETS[kind](ps.range(8).map(same))
 
     def read(moment: int) -> Watched:
@@ -336,10 +326,7 @@ def test_another_thread_may_look_while_an_epoch_is_read(kind: str, place: dict[s
                 assert (other.steps_done, other.epoch) in ((0, 0), (1, 0), (2, 0), (2, 1))
         return watched
 
-    read(sys.maxsize)  # the first time has moments of its own
-    numbers = {moment: number for number, moment in enumerate(read(sys.maxsize).moments)}
-    for number in to_try(numbers.values(), few=bool(place)):
-        read(number)
+    at_each_moment(read, few=bool(place))
 
 
 MOVES: dict[str, Callable[[ps.Loader[Any], Any], object]] = {
@@ -352,10 +339,8 @@ MOVES: dict[str, Callable[[ps.Loader[Any], Any], object]] = {
 }
 
 
-@in_places("inline", "out of order")
-@pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("kind", ["indexed", "in order"])
-def test_a_thread_may_look_while_another_one_moves_the_loader(kind: str, move: str, place: dict[str, Any]) -> None:
+@cases(MOVES, ["indexed", "in order"], "inline", "out of order")
+def test_a_thread_may_look_while_another_one_moves_the_loader(action: str, kind: str, place: dict[str, Any]) -> None:
     """It sees the loader as it was before, as it is afterwards, or, while steps are read, after one of them."""
     dataset = DATASETS[kind](ps.range(1200))  # more steps than a loader remembers
 
@@ -366,18 +351,15 @@ def test_a_thread_may_look_while_another_one_moves_the_loader(kind: str, move: s
             next(batches)
             next(batches)
             before = seen(loader)
-            watched = Watched(moment, lambda: MOVES[move](loader, batches), lambda: found.append(seen(loader)))
+            watched = Watched(moment, lambda: MOVES[action](loader, batches), lambda: found.append(seen(loader)))
             if watched.error is not None:
                 raise watched.error
             after = seen(loader)
         if watched.is_met:
             for name, value in found[0].items():
-                assert value in (before[name], after[name]) or "reads" in move, name
+                assert value in (before[name], after[name]) or "reads" in action, name
             with ps.Loader(dataset) as other:
                 other.load_state_dict(found[0]["state"])
         return watched
 
-    look(sys.maxsize)  # the first time has moments of its own
-    numbers = {moment: number for number, moment in enumerate(look(sys.maxsize).moments)}
-    for number in to_try(numbers.values(), few=bool(place) or "reads" in move):
-        look(number)
+    at_each_moment(look, few=bool(place) or "reads" in action)
