@@ -47,15 +47,9 @@ def warnings_of(caplog: pytest.LogCaptureFixture, loader: ps.Loader[Any], most: 
     return sum("begins with epoch 0" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.each_value
 @in_places("inline", "threads", "isolated")
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(shuffled, id="shuffle"),
-        pytest.param(randomly_mapped, id="random map"),
-        pytest.param(shuffled_in_order, id="in order"),
-    ],
-)
+@pytest.mark.parametrize("make", [shuffled, randomly_mapped, shuffled_in_order])
 def test_a_loader_in_a_loop_over_epochs_warns(
     make: Callable[[int], ps.Dataset[Any]], place: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.errors import UsageError
 from tests.equivalence.definition import epoch_of
 from tests.equivalence.kinds import is_dict
-from tests.places import in_places
+from tests.places import PLACES, in_places
 from tests.written import Counted, Element, Slotted, Thing, written
 
 torch: Any = pytest.importorskip("torch")
@@ -35,11 +35,6 @@ def three_with(make: Callable[[int], Element]) -> Lists:
         return [{"number": each, "shared": shared} for each in range(EACH)]
 
     return pieces
-
-
-def three_new(make: Callable[[int], Element]) -> Lists:
-    """Return a function that returns three objects."""
-    return lambda number: [make(number) for _ in range(EACH)]
 
 
 def tensor(number: int) -> Any:
@@ -78,24 +73,18 @@ def with_lock(number: int) -> Element:
     return {"lock": threading.Lock(), "x": np.full(2, number)}
 
 
-LEAVES: dict[str, Callable[[int], Element]] = {
-    "tensor": tensor,
-    "view of a tensor": lambda number: tensor(number)[1:3],
-    "tensor with a gradient": lambda number: [torch.nn.Parameter(tensor(number)).detach()],
-    "array": lambda number: np.full(2, number),
-    "structure": lambda number: np.ones(2, STRUCTURE)[number % 2],
-    "objects": lambda number: np.array([[number], None], object),
-    "bytearray": lambda number: bytearray([number, 1]),
-    "set": lambda number: {number},
-    "object": lambda number: Thing([number]),
-    "object with a tensor": lambda number: Thing({"x": tensor(number)}),
-    "dataclass": lambda number: Counted(tensor(number)),
-    "list": lambda number: [number],
-}
 LISTS: dict[str, Lists] = {
-    **{f"{name}, three times": three_of(make) for name, make in LEAVES.items()},
-    **{f"{name} in dicts": three_with(make) for name, make in LEAVES.items()},
-    **{f"new {name}": three_new(make) for name, make in LEAVES.items()},
+    "tensors": three_of(tensor),
+    "views of a tensor": three_with(lambda number: tensor(number)[1:3]),
+    "tensors with a gradient": three_of(lambda number: [torch.nn.Parameter(tensor(number)).detach()]),
+    "arrays": three_with(lambda number: np.full(2, number)),
+    "structures": three_of(lambda number: np.ones(2, STRUCTURE)[number % 2]),
+    "arrays of objects": three_with(lambda number: np.array([[number], None], object)),
+    "bytearrays": three_of(lambda number: bytearray([number, 1])),
+    "sets": three_with(lambda number: {number}),
+    "objects": three_of(lambda number: Thing({"x": tensor(number)})),
+    "dataclasses": three_with(lambda number: Counted(tensor(number))),
+    "new lists": lambda number: [[number] for _ in range(EACH)],
     "overlapping": overlapping,
     "over an array": over_an_array,
     "of one list": of_one_list,
@@ -103,6 +92,7 @@ LISTS: dict[str, Lists] = {
     "locks": lambda number: [with_lock(number + each) for each in range(EACH)],
 }
 REPEATED = [5, 3, 5, 5, 8, 3, 0, 11, 5]
+THREADS = PLACES["threads"]
 
 
 def taken(element: Element) -> str:
@@ -118,39 +108,25 @@ def delivered(dataset: ps.Dataset, place: dict[str, Any], size: int) -> list[str
         return [element for batch in loader for element in batch]
 
 
-def check_lists(kind: str, place: dict[str, Any], sizes: Sequence[int]) -> None:
-    """Compare pieces, all of them and repeated ones, with those of lists of which nothing else is used."""
-    pieces = ps.range(PARENTS).flat_map(LISTS[kind], counts=[EACH] * PARENTS)
+def pieces_of(kind: str) -> ps.Dataset:
+    """Return the pieces of lists of a kind, with positions."""
+    return ps.range(PARENTS).flat_map(LISTS[kind], counts=[EACH] * PARENTS)
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_pieces_of_a_list_are_apart(kind: str) -> None:
+    """A function or the caller writes to each piece, repeated ones among them, as if it were the only one."""
     alone = [taken(LISTS[kind](number)[each]) for number in range(PARENTS) for each in range(EACH)]
+    pieces = pieces_of(kind)
     for dataset, expected in ((pieces, alone), (pieces.select(REPEATED), [alone[each] for each in REPEATED])):
         above = dataset.map(taken)
         assert list(epoch_of(above, 0)) == expected
-        for size in sizes:
+        for place, size in (({}, 1), ({}, 9), (THREADS, 2)):
             assert delivered(above, place, size) == expected
-
-
-@in_places("inline", "threads")
-@pytest.mark.parametrize("kind", LISTS)
-def test_pieces_of_a_list_are_apart(kind: str, place: dict[str, Any]) -> None:
-    """A function writes to each piece, repeated ones among them, as if it were the only one."""
-    check_lists(kind, place, [1, 2, 9])
-
-
-@in_places("processes")
-@pytest.mark.parametrize("kind", ["tensor, three times", "dataclass in dicts", "aliased"])
-def test_pieces_of_a_list_are_apart_in_other_processes(kind: str, place: dict[str, Any]) -> None:
-    """A function writes to each piece as if it were the only one."""
-    check_lists(kind, place, [9])
-
-
-@pytest.mark.parametrize("kind", LISTS)
-def test_pieces_that_are_read_in_order_are_apart(kind: str) -> None:
-    """Without positions, too, and where the caller writes to delivered pieces."""
-    dataset = ps.range(PARENTS).flat_map(LISTS[kind])
-    alone = [taken(LISTS[kind](number)[each]) for number in range(PARENTS) for each in range(EACH)]
-    assert delivered(dataset.map(taken), {}, 5) == alone
-    assert list(map(taken, ps.Loader(dataset))) == alone
-    assert list(map(taken, list(dataset))) == alone
+    in_order = ps.range(PARENTS).flat_map(LISTS[kind])
+    assert delivered(in_order.map(taken), {}, 5) == alone
+    assert list(map(taken, ps.Loader(in_order))) == alone
+    assert list(map(taken, list(in_order))) == alone
 
 
 def now_and_next(rows: Sequence[int]) -> Element:
@@ -170,26 +146,38 @@ MERGES: dict[str, Callable[[Sequence[int]], Element]] = {
 }
 
 
-@in_places("inline", "processes")
+def rows_of(kind: str) -> ps.Dataset:
+    """Return the rows of batches of a kind."""
+    return ps.range(12).batch(4, merge=MERGES[kind]).unbatch()
+
+
 @pytest.mark.parametrize("kind", MERGES)
-def test_rows_of_a_batch_are_apart(kind: str, place: dict[str, Any]) -> None:
+def test_rows_of_a_batch_are_apart(kind: str) -> None:
     """Each row is what it is when the batch is made for it alone."""
-    rows = ps.range(12).batch(4, merge=MERGES[kind]).unbatch()
-    for dataset in (rows, rows.select(REPEATED)):
+    for dataset in (rows_of(kind), rows_of(kind).select(REPEATED)):
         expected = list(epoch_of(dataset.map(written), 0))
-        assert [delivered(dataset.map(written), place, size) for size in (2, 9)] == [expected] * 2
+        assert [delivered(dataset.map(written), {}, size) for size in (2, 9)] == [expected] * 2
         assert list(map(written, list(dataset))) == expected
 
 
+@in_places("processes")
+def test_pieces_and_rows_are_apart_in_other_processes(place: dict[str, Any]) -> None:
+    """A function writes to each as if it were the only one."""
+    pieces = [pieces_of(kind) for kind in ("tensors", "dataclasses", "aliased")]
+    together = ps.zip([*pieces, *(rows_of(kind) for kind in MERGES)]).select(REPEATED).map(taken)
+    assert delivered(together, place, 4) == list(epoch_of(together, 0))
+
+
 EPISODES: dict[str, Callable[[int], Element]] = {
-    **{kind: LEAVES[kind] for kind in ("tensor", "structure", "bytearray", "set", "object", "dataclass", "list")},
+    "tensor": tensor,
+    "bytearray": lambda number: bytearray([number, 1]),
+    "dataclass": lambda number: Counted(tensor(number)),
     "frames that are objects": lambda number: np.array([[number]] * 4 + [None], object)[:4],
 }
 
 
-@in_places("inline", "threads")
 @pytest.mark.parametrize("kind", [*EPISODES, "lock"])
-def test_windows_are_apart(kind: str, place: dict[str, Any]) -> None:
+def test_windows_are_apart(kind: str) -> None:
     """Windows of an episode share neither frames nor what else it has, whether it can be copied or not."""
 
     def episode(number: int) -> Element:
@@ -198,7 +186,7 @@ def test_windows_are_apart(kind: str, place: dict[str, Any]) -> None:
 
     windows = ps.range(3).map(episode).windows(2, lengths=[4] * 3).select([2, 0, 1, 1, 8, 0]).map(taken)
     expected = list(epoch_of(windows, 0))
-    assert [delivered(windows, place, size) for size in (2, 6)] == [expected] * 2
+    assert [delivered(windows, place, size) for place, size in (({}, 2), (THREADS, 6))] == [expected] * 2
 
 
 def test_a_list_whose_elements_share_what_can_not_be_copied_is_an_error() -> None:

@@ -66,7 +66,9 @@ SHAPES: dict[str, Callable[[ps.Dataset[Any], str], ps.Dataset[Any]]] = {
 @pytest.mark.parametrize(
     ("shape", "where", "place"),
     [
-        *(place_of(where, shape, where) for where in ("inline", "isolated", "processes") for shape in SHAPES),
+        *(place_of("inline", shape, "inline") for shape in SHAPES),
+        place_of("isolated", "in order", "isolated"),
+        *(place_of("processes", shape, "processes") for shape in ("above the batch", "in the source")),
         pytest.param("below the batch", "measured", {"num_workers": 2}, id="measured"),
     ],
 )

@@ -112,6 +112,7 @@ def test_a_log_that_fails_costs_no_batch(set_constant: SetConstant, caplog: pyte
     assert len(asked) == 1
 
 
+@pytest.mark.each_value
 @in_places("inline", "threads", "isolated")
 @pytest.mark.parametrize(
     ("dataset", "reason"),

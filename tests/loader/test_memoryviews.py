@@ -4,7 +4,6 @@ import array
 from typing import Any
 
 import numpy as np
-import pytest
 
 import penstock as ps
 from tests.places import in_places
@@ -23,23 +22,18 @@ VIEWS: dict[str, Any] = {
 }
 
 
-@in_places("inline", "threads", "processes", "isolated")
-@pytest.mark.parametrize("kind", VIEWS)
-def test_a_memoryview_stays_one(kind: str, place: dict[str, Any]) -> None:
-    """A function of a local scope holds it, and returns it in its elements."""
-    view = VIEWS[kind]
-    with ps.Loader(ps.range(2).map(lambda number: {"number": number, "view": view}), **place) as loader:
-        for number, element in enumerate(loader):
-            found = element["view"]
-            assert type(found) is memoryview
-            assert (element["number"], found.tobytes()) == (number, view.tobytes())
-            assert (found.format, found.shape, found.readonly) == (view.format, view.shape, view.readonly)
+TEXTS = [np.bytes_(b"a\0b\0"), np.str_("a\0b\0")]  # an array, and a pickle of NumPy, would drop the nuls at the end
 
 
 @in_places("inline", "threads", "processes", "isolated", "isolated processes")
-def test_a_text_of_numpy_keeps_nuls_at_its_end(place: dict[str, Any]) -> None:
-    """An array, and a pickle of NumPy, would drop them."""
-    texts = [np.bytes_(b"a\0b\0"), np.str_("a\0b\0")]
-    with ps.Loader(ps.range(4).map(lambda _: texts), **place) as loader:
-        found = [text for element in loader for text in element]
-    assert [(type(text), text[:]) for text in found] == [(np.bytes_, b"a\0b\0"), (np.str_, "a\0b\0")] * 4
+def test_memoryviews_and_texts_keep_all_that_they_are(place: dict[str, Any]) -> None:
+    """A function of a local scope holds them, and returns them in its elements."""
+    views = [*VIEWS.values()]
+    dataset = ps.range(len(views)).map(lambda number: {"number": number, "view": views[number], "texts": TEXTS})
+    with ps.Loader(dataset, **place) as loader:
+        for (name, view), element in zip(VIEWS.items(), loader, strict=True):
+            found = element["view"]
+            assert type(found) is memoryview, name
+            assert (found.format, found.shape, found.readonly) == (view.format, view.shape, view.readonly), name
+            assert found.tobytes() == view.tobytes(), name
+            assert [(type(text), text[:]) for text in element["texts"]] == [(type(text), text[:]) for text in TEXTS]

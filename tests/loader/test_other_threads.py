@@ -18,7 +18,7 @@ import pytest
 import penstock as ps
 from penstock.errors import ClosedError
 from tests.dataset.functions import keep, same
-from tests.places import in_places, place_of
+from tests.places import PLACES, in_places, place_of
 from tests.profiles import IS_LONG
 
 CRASHES = pytest.mark.skipif(
@@ -43,9 +43,8 @@ def cases(actions: Iterable[str], kinds: Iterable[str], *places: str) -> pytest.
     """Run a test for each action, kind and place: in the short profile with one place each, in turns."""
     found: list[Any] = []
     for (a, action), (k, kind), (p, place) in itertools.product(*map(enumerate, (actions, kinds, places))):
-        case = place_of(place, action, kind)
-        marks = [*case.marks, *([pytest.mark.long] if (a + k + p) % len(places) else [])]
-        found.append(pytest.param(*case.values, id=f"{action}, {kind}, {place}", marks=marks))
+        marks = [*place_of(place).marks, *([pytest.mark.long] if (a + k + p) % len(places) else [])]
+        found.append(pytest.param(action, kind, PLACES[place], id=f"{action}, {kind}, {place}", marks=marks))
     return pytest.mark.parametrize(("action", "kind", "place"), found)
 
 
