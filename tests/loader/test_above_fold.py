@@ -14,9 +14,9 @@ from tests.dataset.functions import keep
 Chosen = Callable[[int], bool]
 
 CHOICES: dict[str, Chosen] = {
+    "in turns": lambda number: number // 3 % 2 == 1,
     "by fold": lambda _: True,
     "by workers": lambda _: False,
-    "in turns": lambda number: number // 3 % 2 == 1,
     "by fold later": lambda number: number >= 5,
 }
 
@@ -85,35 +85,29 @@ def contents(batches: Iterator[Any]) -> list[Any]:
     return list(map(plain, batches))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("name", DATASETS)
-def test_the_batches_are_those_of_a_loader_without_workers(
+def test_batches_and_states_are_those_of_a_loader_without_workers(
     name: str, choice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The choice changes no byte, in any epoch."""
+    """The choice changes no byte, in any epoch; the state is that of the delivered batch, whoever made it."""
     choose(monkeypatch, CHOICES[choice])
     dataset = DATASETS[name]
     inline = ps.Loader(dataset)
+    whole = contents(iter(inline))
     with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
-        for _ in range(2):
-            assert contents(iter(loader)) == contents(iter(inline))
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_resume_continues_after_each_batch(name: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state is that of the delivered batch, whoever made it."""
-    choose(monkeypatch, CHOICES[choice])
-    dataset = DATASETS[name]
-    whole = contents(iter(ps.Loader(dataset)))
-    with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
-        for number, _ in enumerate(loader, start=1):
-            if number % 7 == 0:
+        for number, batch in enumerate(loader):
+            assert contents(iter([batch])) == [whole[number]]
+            if number % (len(whole) // 7) == 0:
                 resumed = ps.Loader(dataset)
                 resumed.load_state_dict(loader.state_dict())
-                assert contents(iter(resumed)) == whole[number:]
+                assert contents(iter(resumed)) == whole[number + 1 :]
+        assert number + 1 == len(whole)
+        assert contents(iter(loader)) == contents(iter(inline))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("is_batched", [True, False])
 def test_an_error_comes_after_the_batches_before_it(

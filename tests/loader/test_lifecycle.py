@@ -20,7 +20,7 @@ from tests.dataset.functions import keep, same
 from tests.loader.gates import Gate
 from tests.places import in_places
 
-WORKERS = in_places("inline", "thread", "threads")
+WORKERS = in_places("inline", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
 
 
@@ -53,27 +53,16 @@ def test_a_break_begins_the_next_epoch(place: dict[str, Any]) -> None:
         assert sorted(number for batch in [first, *rest] for number in batch) == list(range(40))
 
 
-@WORKERS
-def test_a_newer_iterator_retires_the_older(place: dict[str, Any]) -> None:
-    """The older iterator says that a newer one took its place."""
-    with ps.Loader(numbers(), **place) as loader:
-        older = iter(loader)
-        next(older)
-        newer = iter(loader)
-        with pytest.raises(ps.errors.ClosedError, match=r"a newer iter\(loader\) has taken this iterator's place"):
-            next(older)
-        assert listed(newer) == EXPECTED
-        assert next(newer, None) is None
-
-
-MOVES: dict[str, tuple[Callable[[ps.Loader[Any]], None], int]] = {
-    "a step": (lambda loader: loader.seek(5), 5),
-    "a position": (lambda loader: loader.seek(position=20), 5),
-    "a state": (lambda loader: loader.load_state_dict(loader.state_dict()), 1),
+NEWER = r"a newer iter\(loader\) has taken this iterator's place"
+RETIRES: dict[str, tuple[Callable[[ps.Loader[Any]], object], str, int]] = {
+    "a newer iterator": (iter, NEWER, 0),
+    "a step": (lambda loader: loader.seek(5), "make a new one", 5),
+    "a position": (lambda loader: loader.seek(position=20), "make a new one", 5),
+    "a state": (lambda loader: loader.load_state_dict(loader.state_dict()), "make a new one", 1),
 }
 
 
-@in_places("inline", "threads")
+@WORKERS
 def test_an_epoch_left_after_a_seek_forgets_the_steps_before_it(place: dict[str, Any]) -> None:
     """After a seek back and a break, later steps have other batches, which are known once they are delivered."""
     with ps.Loader(ps.range(40, seed=1).shuffle().filter(keep).batch(4), **place) as loader:
@@ -90,18 +79,21 @@ def test_an_epoch_left_after_a_seek_forgets_the_steps_before_it(place: dict[str,
         assert loader.batch_at(2).tolist() == second.tolist()
 
 
+@pytest.mark.each_value
 @WORKERS
-@pytest.mark.parametrize("name", MOVES)
-def test_moving_the_loader_retires_its_iterator(place: dict[str, Any], name: str) -> None:
-    """After `seek` or `load_state_dict` an older iterator says to make a new one."""
-    move, step = MOVES[name]
+@pytest.mark.parametrize("name", RETIRES)
+def test_an_iterator_is_retired(place: dict[str, Any], name: str) -> None:
+    """After a newer iterator, `seek` or `load_state_dict`, an older iterator says what happened."""
+    act, message, step = RETIRES[name]
     with ps.Loader(numbers(), **place) as loader:
-        batches = iter(loader)
-        next(batches)
-        move(loader)
-        with pytest.raises(ps.errors.ClosedError, match=r"make a new one"):
-            next(batches)
-        assert listed(loader) == EXPECTED[step:]
+        older = iter(loader)
+        next(older)
+        newer = act(loader)
+        with pytest.raises(ps.errors.ClosedError, match=message):
+            next(older)
+        batches = newer or iter(loader)
+        assert listed(batches) == EXPECTED[step:]
+        assert next(batches, None) is None
 
 
 @WORKERS
@@ -113,14 +105,13 @@ def test_a_closed_loader_says_so(place: dict[str, Any]) -> None:
     state = loader.state_dict()
     loader.close()
     loader.close()
-    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
-        next(batches)
-    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed; make a new one"):
-        iter(loader)
-    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
-        loader.seek(0)
-    with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
-        loader.load_state_dict(state)
+    uses: list[Callable[[], object]] = [
+        *(lambda: next(batches), lambda: iter(loader)),
+        *(lambda: loader.seek(0), lambda: loader.load_state_dict(state)),
+    ]
+    for use in uses:
+        with pytest.raises(ps.errors.ClosedError, match=r"the loader was closed"):
+            use()
     assert loader.state_dict() == state
     assert first.tolist() == EXPECTED[0]
     assert workers_alive() == 0
@@ -156,9 +147,10 @@ ENDLESS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "above a fold": lambda rows: rows.filter(keep).repeat().batch(4).map(same),
     "elements above a fold": lambda rows: rows.filter(keep).repeat().window_shuffle(5).map(same),
 }
-ISOLATED_TOO = in_places("inline", "thread", "threads", "isolated")
+ISOLATED_TOO = in_places("inline", "threads", "isolated")
 
 
+@pytest.mark.each_value
 @ISOLATED_TOO
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_closing_is_no_end_of_an_epoch(kind: str, place: dict[str, Any]) -> None:
@@ -197,6 +189,7 @@ def test_a_new_epoch_does_not_wait_for_the_old_one() -> None:
         gate.open()
 
 
+@pytest.mark.each_value
 @ISOLATED_TOO
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
 def test_a_closed_iterator_ends_no_epoch(kind: str, place: dict[str, Any]) -> None:
@@ -216,34 +209,11 @@ def test_a_closed_iterator_ends_no_epoch(kind: str, place: dict[str, Any]) -> No
         assert next(whole, None) is None  # its epoch has ended
 
 
-@WORKERS
-def test_an_exception_in_the_training_loop_leaves_the_loader_usable(place: dict[str, Any]) -> None:
-    """After the consumer's own exception, the loader continues with the next epoch."""
-    with ps.Loader(numbers(), **place) as loader:
-        with pytest.raises(ZeroDivisionError):
-            divide_by_first(loader)
-        assert listed(loader) == EXPECTED
-
-
-def divide_by_first(loader: ps.Loader) -> None:
-    """Divide by the first number, which is 0."""
-    for batch in loader:
-        divmod(1, int(batch[0]))
-
-
-@WORKERS
-def test_two_loaders_read_in_turns(place: dict[str, Any]) -> None:
-    """Two loaders over one dataset deliver the same batches when they are read in turns."""
-    with ps.Loader(numbers(), **place) as one, ps.Loader(numbers(), **place) as other:
-        pairs = list(zip(one, other, strict=True))
-    assert listed(first for first, _ in pairs) == listed(second for _, second in pairs) == EXPECTED
-
-
-@pytest.mark.parametrize("transfer", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_loader_is_not_copied(transfer: Callable[[object], object]) -> None:
+def test_a_loader_is_not_copied() -> None:
     """The error says what to send instead."""
-    with pytest.raises(TypeError, match=r"dataset and loader\.state_dict\(\)"):
-        transfer(ps.Loader(numbers()))
+    for transfer in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"dataset and loader\.state_dict\(\)"):
+            transfer(ps.Loader(numbers()))
 
 
 @WORKERS
@@ -363,6 +333,7 @@ def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
     assert loader.stats()["bytes_in_flight"] == 0
 
 
+@pytest.mark.each_value
 @WORKERS
 @pytest.mark.parametrize("kind", ["indexed", "ordered"])
 @pytest.mark.parametrize("steps", [3, 1_000])
