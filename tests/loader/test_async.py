@@ -22,11 +22,11 @@ from tests.dataset.functions import keep
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.places import LINUX, in_places
 
-WORKERS = in_places("inline", "thread", "threads")
 EXPECTED = [[i, i + 1, i + 2, i + 3] for i in range(0, 40, 4)]
 
 
-@in_places("inline", "thread", "threads", "isolated")
+@pytest.mark.each_value
+@in_places("inline", "threads", "isolated")
 @pytest.mark.parametrize("dataset", [ps.range(40).batch(4), ps.range(40).filter(keep).batch(4)])
 def test_async_for_delivers_the_same_batches(dataset: ps.Dataset, place: dict[str, Any]) -> None:
     """Epochs read with `async for` and with `for` are equal, and may alternate."""
@@ -58,14 +58,12 @@ async def read_while_another_opens(loader: ps.Loader, gate: Gate) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_other_tasks_run_during_a_wait(kind: str, workers: int) -> None:
+def test_other_tasks_run_during_a_wait(kind: str) -> None:
     """While one task waits for a batch, another runs and lets the batch be computed."""
     gate = Gate(0)
-
     rows = ps.range(40).map(gate)
     dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, num_workers=1) as loader:
         assert [batch.tolist() for batch in asyncio.run(read_while_another_opens(loader, gate))] == EXPECTED
 
 
@@ -81,8 +79,7 @@ def single_batches(set_constant: SetConstant) -> None:
 
 
 @pytest.mark.usefixtures("single_batches")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: int) -> None:
+def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made() -> None:
     """The loop also runs while the batch after a skipped one is computed."""
     gate = Gate(8)
 
@@ -93,7 +90,7 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made(workers: in
         return batch[:, 0]
 
     dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails, on_error="skip")
-    with ps.Loader(dataset, num_workers=workers) as loader:
+    with ps.Loader(dataset, num_workers=1) as loader:
         found = asyncio.run(read_while_another_opens(loader, gate))
     assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
 
@@ -268,7 +265,7 @@ async def test_a_cancelled_wait_loses_no_batch() -> None:
         assert (found + [batch.tolist() async for batch in batches]) == EXPECTED
 
 
-@WORKERS
+@in_places("inline", "threads")
 @on_loop
 async def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
     """`async for` raises a function's exception after the batches before it, and continues after a seek."""
@@ -294,20 +291,6 @@ async def collect(batches: Any, found: list[Any]) -> None:
 
 
 @on_loop
-async def test_closing_ends_a_wait() -> None:
-    """A task that waits for a batch gets a ClosedError when the loader is closed."""
-    gate = Gate(0)
-    loader = ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1)
-    waiting = asyncio.ensure_future(anext(aiter(loader)))
-    await asyncio.to_thread(gate.wait_entered)
-    closing = asyncio.ensure_future(asyncio.to_thread(loader.close))
-    with pytest.raises(ps.errors.ClosedError, match="the loader was closed"):
-        await waiting
-    gate.open()
-    await closing
-
-
-@on_loop
 async def test_one_task_reads_at_a_time() -> None:
     """A second task that requests a batch gets an error, and the first one its batch."""
     gate = Gate(0)
@@ -323,18 +306,19 @@ async def test_one_task_reads_at_a_time() -> None:
 
 
 def after_end(path: Path, number: int) -> int:
-    """Return a number after the end of a file."""
-    path.read_bytes()
+    """Return a number, the first one after the end of a file."""
+    if number == 0:
+        path.read_bytes()
     return number
 
 
-@LINUX
+@in_places("thread", "isolated")
 @on_loop
-async def test_closing_ends_a_wait_for_the_helper_process(tmp_path: Path) -> None:
-    """The task gets the error at once, while the helper is inside a function of the dataset."""
+async def test_closing_ends_a_wait(place: dict[str, Any], tmp_path: Path) -> None:
+    """A task that waits for a batch gets a ClosedError at once, while a worker or the helper is inside a function."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
-    loader = ps.Loader(ps.range(40).map(partial(after_end, path)).batch(4), isolated=True)
+    loader = ps.Loader(ps.range(40).map(partial(after_end, path)).batch(4), **place)
     waiting = asyncio.ensure_future(anext(aiter(loader)))
     with await asyncio.to_thread(path.open, "wb"):  # once the function reads
         closing = asyncio.ensure_future(asyncio.to_thread(loader.close))

@@ -308,17 +308,6 @@ def large(number: int) -> Any:
     return np.full(100_000, number)
 
 
-def test_a_loader_can_be_used_in_other_threads() -> None:
-    """One thread makes a loader, another reads it, and a third closes it."""
-    loader = ps.Loader(numbers(), num_workers=2)
-    found: list[Any] = []
-    for work in (lambda: found.extend(listed(loader)), loader.close):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert found == EXPECTED
-
-
 def test_an_abandoned_epoch_leaves_nothing_in_flight() -> None:
     """Without references to batches and without an open iterator, no memory is in flight."""
     with ps.Loader(ps.range(40).map(large).batch(4), num_workers=2) as loader:

@@ -346,60 +346,6 @@ def test_the_processes_of_a_killed_program_end() -> None:
     assert alive == []
 
 
-@SIGNALS
-@CASES
-def test_many_interrupts_lose_no_batch(kind: str, workers: int) -> None:
-    """A kept iterator that is interrupted at random moments delivers every batch once, in order."""
-    ended = run(
-        f"""
-        interrupted = 0
-
-        def handle(number, frame):
-            # Only inside the loader: an interrupt of this program's loop is its own affair.
-            global interrupted
-            while frame is not None:
-                if "penstock" in frame.f_code.co_filename:
-                    interrupted += 1
-                    raise KeyboardInterrupt
-                frame = frame.f_back
-
-        def interrupts():
-            for number in range(100):
-                pause.wait(0.0002 * (1 + number * 7919 % 13))
-                os.kill(os.getpid(), signal.SIGINT)
-
-        dataset = dataset({kind!r}) if {kind!r} == "ordered" else dataset({kind!r}).repeat(10)
-        expected = [batch.tolist() for batch in dataset]
-        signal.signal(signal.SIGINT, handle)
-        pause = threading.Event()
-        loader = ps.Loader(dataset, num_workers={workers})
-        batches = iter(loader)
-        thread = threading.Thread(target=interrupts)
-        thread.start()
-        rounds = 0
-        while rounds == 0 or thread.is_alive():
-            found = []
-            while len(found) < len(expected):
-                try:
-                    found.append(next(batches).tolist())
-                except KeyboardInterrupt:
-                    pass
-            if found != expected:
-                print("other batches")
-            rounds += 1
-            while True:
-                try:
-                    loader.seek(0)
-                    batches = iter(loader)
-                    break
-                except KeyboardInterrupt:
-                    pass
-        print(interrupted > 0)
-        """
-    )
-    assert ended == (0, "True\n", "")
-
-
 def test_a_stuck_function_does_not_keep_the_program() -> None:
     """A program that was interrupted while a worker waits for ever ends."""
     with start(INTERRUPTED.format(kind="indexed", workers=2, stuck=11)) as program:
