@@ -62,8 +62,7 @@ def test_other_tasks_run_during_a_wait(kind: str) -> None:
     """While one task waits for a batch, another runs and lets the batch be computed."""
     gate = Gate(0)
     rows = ps.range(40).map(gate)
-    dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
-    with ps.Loader(dataset, num_workers=1) as loader:
+    with ps.Loader((rows if kind == "indexed" else rows.filter(keep)).batch(4), num_workers=1) as loader:
         assert [batch.tolist() for batch in asyncio.run(read_while_another_opens(loader, gate))] == EXPECTED
 
 

@@ -13,7 +13,7 @@ from tests.profiles import IS_LONG
 from tests.programs.forked import Ended, Program, outcome, started
 from tests.promptness import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.each_value, pytest.mark.usefixtures("forked_programs")]
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 STRIDE = 1 if IS_LONG else 11  # of the interrupted instructions
 
@@ -109,7 +109,6 @@ def line_of(program: Program) -> str:
 LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
-CASES = pytest.mark.parametrize(("kind", "workers"), [("indexed", 2), ("ordered", 0)])
 SLOW = "opened(ps.range(1_000_000).map(functions.slow).batch(4), workers='processes', {})"
 ISOLATED, PROCESSES = SLOW.format("isolated=True"), SLOW.format("num_workers=2")
 ASYNC = """
@@ -265,7 +264,7 @@ def test_a_fork_can_not_use_the_processes_of_a_loader() -> None:
     assert ended == (0, "True\nTrue\nTrue\n7 [8, 9, 10, 11] [8, 9, 10, 11]\n400\n", "")
 
 
-INTERRUPTED = """
+LOOP = """
 signal.signal(signal.SIGINT, signal.default_int_handler)
 late = threading.Event()
 
@@ -283,6 +282,12 @@ while True:
     for batch in ps.Loader(dataset({kind!r}, slow), num_workers={workers}):
         pass
 """
+WAIT = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+for batch in ps.Loader(awaited({kind!r}, 8), num_workers={workers}):
+    pass
+"""
 
 
 def check_interrupted(program: Program, *, group: bool = False) -> None:
@@ -295,25 +300,12 @@ def check_interrupted(program: Program, *, group: bool = False) -> None:
 
 
 @SIGNALS
-@CASES
-def test_ctrl_c_ends_a_program(kind: str, workers: int) -> None:
-    """SIGINT at any moment ends a training loop by one KeyboardInterrupt."""
-    with start(INTERRUPTED.format(kind=kind, workers=workers, stuck=-1)) as program:
-        assert line_of(program) == "ready\n"
-        check_interrupted(program)
-
-
-@SIGNALS
-@CASES
-def test_ctrl_c_ends_a_wait_for_an_answer(kind: str, workers: int) -> None:
-    """SIGINT while a server doesn't answer ends the program by one KeyboardInterrupt, at once."""
-    text = f"""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for batch in ps.Loader(awaited({kind!r}, 8), num_workers={workers}):
-        pass
-    """
-    with start(text) as program:
-        assert line_of(program) == "stuck\n"
+@pytest.mark.parametrize(("kind", "workers"), [("indexed", 2), ("ordered", 0)])
+@pytest.mark.parametrize(("text", "lines"), [(LOOP, 1), (WAIT, 2)], ids=["a loop", "a wait for an answer"])
+def test_ctrl_c_ends_a_program(kind: str, workers: int, text: str, lines: int) -> None:
+    """SIGINT at any moment, also while a server doesn't answer, ends a program by one KeyboardInterrupt, at once."""
+    with start(text.format(kind=kind, workers=workers, stuck=-1)) as program:
+        assert [line_of(program) for _ in range(lines)] == ["ready\n", "stuck\n"][:lines]
         check_interrupted(program)
 
 
@@ -348,7 +340,7 @@ def test_the_processes_of_a_killed_program_end() -> None:
 
 def test_a_stuck_function_does_not_keep_the_program() -> None:
     """A program that was interrupted while a worker waits for ever ends."""
-    with start(INTERRUPTED.format(kind="indexed", workers=2, stuck=11)) as program:
+    with start(LOOP.format(kind="indexed", workers=2, stuck=11)) as program:
         assert [line_of(program), line_of(program)] == ["ready\n", "stuck\n"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=PATIENCE_SECONDS)
@@ -449,6 +441,7 @@ NUMBERS, AWAITED = "ps.range(6, seed=1)", "ps.read(Awaited(6), seed=1)"
 
 
 @SIGNALS
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", ["ordered", "indexed"])
 @pytest.mark.parametrize(
     ("rows", "loader", "workers"),
