@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import same
 from tests.places import place_of
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "random": lambda value: value + random.random(),
     "numpy": lambda value: value + np.random.rand(),  # noqa: NPY002 - likewise
 }
-
-
-def plain(value: Any) -> Any:
-    """Return the value."""
-    return value
 
 
 def seeded(value: Any, rng: np.random.Generator) -> Any:
@@ -77,7 +73,7 @@ def test_the_step_that_draws_is_named_once(
 ) -> None:
     """The warning names the step, once for several loaders; steps that draw nothing or from their own aren't named."""
     name = f"jitter {shape} {where}"
-    dataset = SHAPES[shape](ps.range(16).map(plain).random_map(seeded), name)
+    dataset = SHAPES[shape](ps.range(16).map(same).random_map(seeded), name)
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(2):
             with ps.Loader(dataset, **place) as loader:
@@ -100,18 +96,6 @@ def test_an_empty_block_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
         list(ps.Loader(dataset))
     assert warned(caplog) == ["late"]
-
-
-def test_no_function_is_called_for_it() -> None:
-    """Each function is called once for each element."""
-    calls: list[int] = []
-
-    def count(number: int) -> int:
-        calls.append(number)
-        return number
-
-    list(ps.Loader(ps.range(8).map(count).batch(2)))
-    assert calls == list(range(8))
 
 
 def test_measuring_leaves_the_programs_own_draws_as_they_are() -> None:

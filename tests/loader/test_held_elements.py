@@ -1,6 +1,6 @@
 """A resume computes the elements that a fold held open again in a few passes, not in one for each of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,12 +10,6 @@ import pytest
 import penstock as ps
 
 COUNT = 4_000
-BATCHES = 30
-
-
-def document(number: int) -> Any:
-    """Return a document; no such lengths add up to 256, so sequences stay open as long as there is room."""
-    return np.full(3 + number * 21 % 48, number)
 
 
 class Counted:
@@ -33,7 +27,6 @@ class Counted:
         if self._at == COUNT:
             raise StopIteration
         self._at += 1
-        Counted.reads += 1
         return document(self._at)
 
 
@@ -49,58 +42,44 @@ class WithState(Counted):
         self._at = state or 0
 
 
-def is_kept(values: Any) -> bool:
-    """Return whether a document is kept."""
-    return len(values) != 9
-
-
-def counted(number: int) -> Any:
-    """Return a document, and count it."""
+def document(number: int) -> Any:
+    """Return a document; no such lengths add up to 256, so sequences stay open as long as there is room."""
     Counted.reads += 1
-    return document(int(number) + 1)
+    return np.full(3 + int(number) * 21 % 48, number)
 
 
-def filtered() -> ps.Dataset[Any]:
-    """Return documents whose positions are known, but not which of them are kept."""
-    return ps.range(COUNT).map(counted).filter(is_kept)
-
-
-Make = Callable[[Callable[[], ps.Dataset[Any]]], ps.Dataset[Any]]
-FORMS: dict[str, Make] = {
-    "stream": lambda read: read(),
-    "window_shuffle": lambda read: read().window_shuffle(50),
-    "unbatch": lambda read: read().map(lambda values: np.resize(values, 27)).batch(5).unbatch(),
-    "mix": lambda read: ps.mix({"a": read(), "b": read()}, weights={"a": 1, "b": 2}),
-    "concatenate": lambda read: ps.concatenate([read().limit(100), read()]),
+STREAM = ps.stream(WithState)
+# Their positions are known, but not which of them are kept.
+FILTERED = ps.range(1, COUNT + 1).map(document).filter(lambda values: len(values) != 9)
+WEIGHTS = {"a": 1, "b": 2}
+DATASETS: dict[str, ps.Dataset[Any]] = {
+    "stream": STREAM,
+    "stream without a state": ps.stream(Counted),
+    "window_shuffle": STREAM.window_shuffle(50),
+    "unbatch": STREAM.map(lambda values: np.resize(values, 27)).batch(5).unbatch(),
+    "mix": ps.mix({"a": STREAM, "b": STREAM}, WEIGHTS),
+    "mix of filtered": ps.mix({"a": FILTERED, "b": FILTERED}, WEIGHTS),
+    "concatenate": ps.concatenate([STREAM.limit(100), STREAM]),
 }
-READS: dict[str, Callable[[], ps.Dataset[Any]]] = {
-    "with state": lambda: ps.stream(WithState),
-    "without state": lambda: ps.stream(Counted),
-    "filtered": filtered,
-}
-CASES = [*((form, "with state") for form in FORMS), ("stream", "without state"), ("mix", "filtered")]
 
 
 @pytest.mark.filterwarnings("ignore:.* has no state", "ignore:.* hold other values")  # the values: the counts
-@pytest.mark.parametrize(("form", "read"), CASES)
-def test_held_elements_are_read_again_together(form: str, read: str) -> None:
+@pytest.mark.parametrize("name", DATASETS)
+def test_held_elements_are_read_again_together(name: str) -> None:
     """A resume in the midst of hundreds of open documents reads each element a few times at most."""
-    dataset = FORMS[form](READS[read]).pack(256).batch(2)
+    dataset = DATASETS[name].pack(256).batch(2)
     Counted.reads = 0
-    first = ps.Loader(dataset, num_workers=0)
+    first, resumed = ps.Loader(dataset), ps.Loader(dataset)
     batches = iter(first)
-    for _ in islice(batches, BATCHES):
+    for _ in islice(batches, 30):
         pass
     state, before = first.state_dict(), Counted.reads
     expected = next(batches)
 
-    resumed = ps.Loader(dataset, num_workers=0)
     resumed.load_state_dict(state)
     Counted.reads = 0
     found = next(iter(resumed))
 
-    assert {name: column.tolist() for name, column in found.items()} == {
-        name: column.tolist() for name, column in expected.items()
-    }
+    assert {key: found[key].tolist() for key in found} == {key: expected[key].tolist() for key in expected}
     assert sum(len(pieces) // 3 for pieces in state["cursor"][1][3]) > 300
     assert Counted.reads < 20 * before
