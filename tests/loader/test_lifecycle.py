@@ -326,21 +326,3 @@ def test_an_epoch_leaves_no_running_code_in_a_cycle(kind: str, place: dict[str, 
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-
-
-@ISOLATED_TOO
-def test_closing_while_an_iterator_is_made(place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The iterating thread gets a ClosedError when `close` comes first, and no worker is left."""
-    loader = ps.Loader(ps.range(40).repeat().batch(4), **place)
-    opened = vars(type(loader))["_open_stream"]
-
-    def closed_before(self: Any, step_ranges: Any) -> Any:
-        closing = threading.Thread(target=loader.close)
-        closing.start()
-        closing.join()
-        return opened(self, step_ranges)
-
-    monkeypatch.setattr(type(loader), "_open_stream", closed_before)
-    with pytest.raises(ps.errors.ClosedError, match="was closed"):
-        next(iter(loader))
-    assert workers_alive() == 0
