@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock._runtime._fold_choice import AboveChoice
-from tests.dataset.functions import keep
+from tests.dataset.functions import double, keep
 
 Chosen = Callable[[int], bool]
 
@@ -21,18 +21,6 @@ CHOICES: dict[str, Chosen] = {
 }
 
 
-class Threads:
-    """A function of batches that remembers the names of the threads that call it."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def __call__(self, batch: Any) -> Any:
-        """Return the batch, doubled."""
-        self.names.add(threading.current_thread().name.split("-")[1])
-        return batch * 2
-
-
 def choose(monkeypatch: pytest.MonkeyPatch, chosen: Chosen) -> None:
     """Let the fold apply the steps above where `chosen` says so, by the number of the batch."""
 
@@ -41,11 +29,6 @@ def choose(monkeypatch: pytest.MonkeyPatch, chosen: Chosen) -> None:
         return False
 
     monkeypatch.setattr(AboveChoice, "changes", changes)
-
-
-def doubled(number: Any) -> Any:
-    """Return the double of a number or an array."""
-    return number * 2
 
 
 def without_tens(batch: Any) -> Any:
@@ -63,10 +46,10 @@ def noised(batch: Any, rng: np.random.Generator) -> Any:
 FOLDED = ps.range(200, seed=3).filter(keep)
 PACKED = ps.read([np.arange(number % 7 + 1) for number in range(150)]).pack(16)
 DATASETS: dict[str, ps.Dataset] = {
-    "a function of batches": FOLDED.batch(3).map(doubled),
-    "functions of rows and of batches": FOLDED.map(doubled).batch(3).map(doubled),
-    "a merge": FOLDED.batch(3, merge=np.array).map(doubled),
-    "single elements": FOLDED.window_shuffle(8).map(doubled).map(doubled),
+    "a function of batches": FOLDED.batch(3).map(double),
+    "functions of rows and of batches": FOLDED.map(double).batch(3).map(double),
+    "a merge": FOLDED.batch(3, merge=np.array).map(double),
+    "single elements": FOLDED.window_shuffle(8).map(double).map(double),
     "random numbers": FOLDED.batch(3).random_map(noised),
     "batches that are left out": FOLDED.batch(4).map(without_tens, on_error="skip"),
     "packed sequences": PACKED.map(lambda row: {**row, "more": row["tokens"] + 1}),
@@ -138,25 +121,20 @@ def test_an_error_comes_after_the_batches_before_it(
     assert found == whole
 
 
-def test_the_thread_of_the_fold_calls_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is chosen, no worker calls a function above the fold."""
+def test_the_thread_of_the_fold_calls_functions_without_a_state_of_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is chosen, no worker calls such a function; the state of another one belongs to a worker's thread."""
     choose(monkeypatch, CHOICES["by fold"])
-    function = Threads()
+    names: set[str] = set()
+
+    def function(batch: Any) -> Any:
+        names.add(threading.current_thread().name.split("-")[1])
+        return batch
+
     with ps.Loader(FOLDED.batch(4).map(function), num_workers=2, workers="threads") as loader:
         list(loader)
-    assert function.names == {"fold"}
-
-
-def test_a_function_with_a_state_of_each_worker_stays_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its state belongs to a worker's thread, which the fold's thread isn't."""
-    choose(monkeypatch, CHOICES["by fold"])
-    functions: list[Threads] = []
-
-    def make() -> Threads:
-        functions.append(Threads())
-        return functions[-1]
-
-    with ps.Loader(FOLDED.batch(4).map(ps.PerWorker(make)), num_workers=2, workers="threads") as loader:
+    assert names == {"fold"}
+    names.clear()
+    with ps.Loader(FOLDED.batch(4).map(ps.PerWorker(lambda: function)), num_workers=2, workers="threads") as loader:
         list(loader)
-    assert functions
-    assert "fold" not in set().union(*(function.names for function in functions))
+    assert names
+    assert "fold" not in names

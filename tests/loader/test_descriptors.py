@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from tests.dataset.functions import is_even
 from tests.places import PLACES, place_of
 
 
@@ -28,16 +29,6 @@ def crashes(value: Any) -> Any:
     return value
 
 
-def even(value: Any) -> bool:
-    """Return whether a number is even."""
-    return bool(value % 2 == 0)
-
-
-def odd_or_less(value: Any) -> bool:
-    """Return whether a number is at most 9 or even."""
-    return bool(value <= 9 or value % 2 == 0)
-
-
 def refuse(worker: int) -> None:
     """Fail as `worker_init`."""
     raise RuntimeError(f"worker {worker} can't be prepared")
@@ -50,26 +41,22 @@ def refuses_most(number: int) -> int:
     return number
 
 
-def replaced(budget: int | None) -> ps.Dataset[Any]:
-    """Return a dataset most of whose numbers are substituted, up to a budget."""
-    return NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=budget)).batch(4)
-
-
 NUMBERS = ps.range(16)
+FILTERED = NUMBERS.filter(lambda number: number <= 9 or number % 2 == 0)
 DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "left early": (2, NUMBERS.batch(4), {}),
     "ends": (4, NUMBERS.batch(4), {}),
-    "ends, read in order": (2, NUMBERS.filter(even).batch(4), {}),
-    "ends, merged by workers": (2, NUMBERS.filter(even).batch(4).map(np.negative), {}),
+    "ends, read in order": (2, NUMBERS.filter(is_even).batch(4), {}),
+    "ends, merged by workers": (2, NUMBERS.filter(is_even).batch(4).map(np.negative), {}),
     "a row fails": (2, NUMBERS.map(fails).batch(4), {}),
-    "a row fails, read in order": (1, NUMBERS.map(fails).filter(even).batch(4), {}),
+    "a row fails, read in order": (1, NUMBERS.map(fails).filter(is_even).batch(4), {}),
     "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
-    "a batch of a filter fails": (2, NUMBERS.filter(odd_or_less).batch(4).map(fails), {}),
-    "rows are replaced": (4, replaced(None), {}),
-    "a budget is used up": (0, replaced(2), {}),
+    "a batch of a filter fails": (2, FILTERED.batch(4).map(fails), {}),
+    "rows are replaced": (4, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000)).batch(4), {}),
+    "a budget is used up": (0, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=2)).batch(4), {}),
     "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),
     "a row crashes": (2, NUMBERS.map(crashes).batch(4), {}),
-    "a batch of a filter crashes": (2, NUMBERS.filter(odd_or_less).batch(4).map(crashes), {}),
+    "a batch of a filter crashes": (2, FILTERED.batch(4).map(crashes), {}),
 }
 """Datasets, with the number of batches before the end or the error, and further arguments of the loader."""
 CRASHES, REPLACED = {"a row crashes", "a batch of a filter crashes"}, {"rows are replaced", "a budget is used up"}

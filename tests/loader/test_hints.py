@@ -18,12 +18,6 @@ def slow(element: Any) -> Any:
     return element
 
 
-def never(element: Any) -> bool:
-    """Keep no element."""
-    del element
-    return False
-
-
 def hints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     """Return the logged messages that have a part."""
     return [each.getMessage() for each in caplog.records if each.name == "penstock" and part in each.getMessage()]
@@ -119,7 +113,7 @@ def test_a_log_that_fails_costs_no_batch(set_constant: SetConstant, caplog: pyte
     [
         (ps.range(0).batch(4), "the dataset has no elements"),
         (ps.range(3).batch(4, remainder="drop"), 'its 3 elements are fewer than a batch of 4, and remainder="drop"'),
-        (ps.range(30).filter(never).batch(4), "its filters left out 30 elements, and too few are left"),
+        (ps.range(30).filter(lambda _: False).batch(4), "its filters left out 30 elements, and too few are left"),
         (ps.range(30).window_shuffle(4).batch(40, remainder="drop"), "fewer than a batch has"),
     ],
 )

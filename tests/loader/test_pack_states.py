@@ -16,22 +16,18 @@ def document(number: int) -> Any:
     return np.full(1 + number * 37 % 90, number)
 
 
-def is_long(values: Any) -> bool:
-    """Return whether a document is kept."""
-    return len(values) > 4
-
-
 def beginning(sequence: Any) -> Any:
     """Return a document, from a sequence."""
     return sequence["tokens"][: 10 + int(sequence["tokens"][0]) % 60]
 
 
 DOCUMENTS = ps.range(3_000).map(document)
+LONG = DOCUMENTS.filter(lambda values: len(values) > 4)
 DATASETS = {
     "sequences": DOCUMENTS.pack(100),
     "batches": DOCUMENTS.pack(100).batch(5),
     "cut": DOCUMENTS.pack(70, how="split").batch(3),
-    "filtered, and a function above": DOCUMENTS.filter(is_long).pack(100).batch(5).map(same),
+    "filtered, and a function above": LONG.pack(100).batch(5).map(same),
     "packed twice": DOCUMENTS.pack(100).map(beginning).pack(150).batch(2),
     "shuffled in windows": DOCUMENTS.window_shuffle(40).pack(100).batch(5),
     "unbatched": DOCUMENTS.pack(100).batch(4).unbatch().batch(6),
@@ -63,7 +59,11 @@ def test_steps_that_are_remembered_keep_no_documents(below: str) -> None:
         return made
 
     documents = ps.range(40_000).map(remembered)
-    steps = {"map": documents, "filter": documents.filter(is_long), "window_shuffle": documents.window_shuffle(30)}
+    steps = {
+        "map": documents,
+        "filter": documents.filter(lambda values: len(values) > 4),
+        "window_shuffle": documents.window_shuffle(30),
+    }
     with ps.Loader(steps[below].pack(100).batch(8)) as loader:
         for step, _ in enumerate(loader):
             if step == 200:
