@@ -18,10 +18,8 @@ import pytest
 import penstock as ps
 from tests.dataset.functions import is_even
 
-
-def numbers(count: int = 100) -> ps.Dataset[int]:
-    """Return some integers."""
-    return ps.range(count, seed=1)
+NUMBERS = ps.range(100, seed=1)
+EVEN = NUMBERS.filter(is_even)
 
 
 def state_of(dataset: ps.Dataset[Any]) -> str:
@@ -47,36 +45,23 @@ def load(dataset: ps.Dataset[Any], state: str, allow: tuple[str, ...] = ()) -> s
     return " ".join(str(each.message) for each in caught)
 
 
-def in_dict(number: int) -> dict[str, int]:
-    """Return a record of a number."""
-    return {"x": number}
-
-
-def rebatched(size: int = 30, **arguments: Any) -> ps.Dataset[Any]:
+def inner(size: int = 30, **arguments: Any) -> ps.Dataset[Any]:
     """Return numbers that were in batches below."""
-    return numbers().map(in_dict).batch(size, **arguments).unbatch().batch(8)
+    return NUMBERS.map(lambda number: {"x": number}, name="f").batch(size, **arguments).unbatch().batch(8)
 
 
 ORDERS: dict[str, tuple[ps.Dataset[Any], ps.Dataset[Any]]] = {
-    "size of an inner batch": (
-        numbers().batch(34).shuffle().unbatch().batch(8),
-        numbers().batch(40).shuffle().unbatch().batch(8),
-    ),
-    "size of an inner batch, in order": (
-        numbers().filter(is_even).batch(5).unbatch().batch(4),
-        numbers().filter(is_even).batch(6).unbatch().batch(4),
-    ),
-    "an inner batch that drops": (rebatched(), rebatched(remainder="drop")),
-    "an inner batch that pads": (rebatched(), rebatched(remainder="pad")),
-    "a mask": (rebatched(remainder="pad"), rebatched(remainder="pad", mask="mask")),
+    "size of an inner batch": (inner(34), inner(40)),
+    "size of an inner batch, in order": (EVEN.batch(5).unbatch().batch(4), EVEN.batch(6).unbatch().batch(4)),
+    "size of shuffled batches": (NUMBERS.batch(34).shuffle().unbatch(), NUMBERS.batch(40).shuffle().unbatch()),
+    "an inner batch that drops": (inner(), inner(remainder="drop")),
+    "an inner batch that pads": (inner(), inner(remainder="pad")),
+    "a mask": (inner(remainder="pad"), inner(remainder="pad", mask="mask")),
     "a batch in a mixture": (
-        ps.mix({"a": numbers().batch(4), "b": numbers().batch(4)}),
-        ps.mix({"a": numbers().batch(4), "b": numbers().batch(5)}),
+        ps.mix({"a": NUMBERS.batch(4), "b": NUMBERS.batch(4)}),
+        ps.mix({"a": NUMBERS.batch(4), "b": NUMBERS.batch(5)}),
     ),
-    "zip of tuples and of dicts": (
-        ps.zip([numbers(), numbers()]).batch(8),
-        ps.zip({"0": numbers(), "1": numbers()}).batch(8),
-    ),
+    "zip of tuples and of dicts": (ps.zip([NUMBERS, NUMBERS]), ps.zip({"0": NUMBERS, "1": NUMBERS})),
 }
 
 
@@ -94,26 +79,26 @@ def test_another_order_is_refused(name: str) -> None:
 
 STEPS: dict[str, tuple[ps.Dataset[Any], str]] = {
     "another seed of a step": (
-        numbers().shuffle(seed=3).map(float).batch(8),
+        NUMBERS.shuffle(seed=3).map(float).batch(8),
         r"another order: step 2 of 4, shuffle\(seed=3\), differs\. Load",
     ),
     "another source": (
-        numbers(50).shuffle().map(abs).batch(8),
+        ps.range(50, seed=1).shuffle().map(abs).batch(8),
         r"another source and order: step 1 of 4, read\(Range\(0, 50, 1\)\), differs\. Load",
     ),
     "a step more": (
-        numbers().shuffle().map(float).map(abs).batch(8),
+        NUMBERS.shuffle().map(float).map(abs).batch(8),
         r"another order: the state's dataset lacks step 4 of 5, map\(abs\)\. Load",
     ),
     "a step less": (
-        numbers().map(float).batch(8),
+        NUMBERS.map(float).batch(8),
         r"another order: the state's dataset has one step more after step 1 of 3, read\(.*\)\. Load",
     ),
     "several": (
-        numbers().skip(4).shuffle().repeat().map(float).batch(8),
+        NUMBERS.skip(4).shuffle().repeat().map(float).batch(8),
         r"another order: they differ from step 2 of 6, skip\(4\), on\. Load",
     ),
-    "a function": (numbers().shuffle().map(abs).batch(8), r"of the state: step 3 of 4, map\(abs\), differs$"),
+    "a function": (NUMBERS.shuffle().map(abs).batch(8), r"of the state: step 3 of 4, map\(abs\), differs$"),
 }
 
 
@@ -121,7 +106,7 @@ STEPS: dict[str, tuple[ps.Dataset[Any], str]] = {
 def test_the_step_that_differs_is_named(name: str) -> None:
     """The message names the step, or where one was added or removed; with a state of an older version it names none."""
     after, words = STEPS[name]
-    state = state_of(numbers().shuffle().map(float).batch(8))
+    state = state_of(NUMBERS.shuffle().map(float).batch(8))
     assert len(state) < 400
     old = json.loads(state)
     del old["fingerprint"]["steps"]
@@ -138,28 +123,20 @@ def test_the_step_that_differs_is_named(name: str) -> None:
 
 def test_the_loaders_own_batch_may_change() -> None:
     """The size and the remainder of the batch that the loader cuts are no part of the order."""
-    state = state_of(numbers().batch(30).unbatch().map(float).batch(8))
-    assert load(numbers().batch(30).unbatch().map(float).batch(12, remainder="drop"), state) == ""
-    state = state_of(numbers().filter(is_even).map(float).batch(8))
-    assert load(numbers().filter(is_even).map(float).batch(12, remainder="drop"), state) == ""
+    state = state_of(NUMBERS.batch(30).unbatch().map(float).batch(8))
+    assert load(NUMBERS.batch(30).unbatch().map(float).batch(12, remainder="drop"), state) == ""
+    state = state_of(EVEN.map(float).batch(8))
+    assert load(EVEN.map(float).batch(12, remainder="drop"), state) == ""
 
 
 def times(factor: Any) -> Callable[[Any], Any]:
     """Return a function that multiplies by the first of some factors."""
-
-    def multiplied(number: Any) -> Any:
-        return number * factor[0]
-
-    return multiplied
+    return lambda number: number * factor[0]
 
 
 def by_option(options: Any) -> Callable[[Any], Any]:
     """Return a function that multiplies by an option."""
-
-    def multiplied(number: Any) -> Any:
-        return number * options.factor
-
-    return multiplied
+    return lambda number: number * options.factor
 
 
 class Scaled:
@@ -187,11 +164,6 @@ def scaled_by_default(factor: int) -> Callable[[Any], Any]:
     return multiplied
 
 
-def opener(step: int) -> Callable[[], Iterator[int]]:
-    """Return a function that opens a stream."""
-    return lambda: iter(range(0, 100 * step, step))
-
-
 FUNCTIONS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "a list in a closure": lambda factor: times([factor]),
     "a large array in a closure": lambda factor: times(np.full(1_000_000, factor)),
@@ -210,7 +182,7 @@ def test_other_values_in_a_function_are_warned_of(name: str) -> None:
     """The values that a function holds are part of the state; a state of an earlier version has none."""
 
     def dataset(factor: int) -> ps.Dataset[Any]:
-        return numbers().map(FUNCTIONS[name](factor), name="f").batch(8)
+        return NUMBERS.map(FUNCTIONS[name](factor), name="f").batch(8)
 
     state = state_of(dataset(2))
     assert load(dataset(2), state) == ""
@@ -220,9 +192,10 @@ def test_other_values_in_a_function_are_warned_of(name: str) -> None:
 
 def test_another_opener_of_a_stream_is_warned_of() -> None:
     """The code of a stream's opener, and the values that it holds, are part of the state."""
-    state = state_of(ps.stream(opener(1)).batch(8))
-    assert load(ps.stream(opener(1)).batch(8), state) == ""
-    assert "function that opens a stream" in load(ps.stream(opener(2)).batch(8), state)
+    first, same, second = (ps.stream(lambda step=step: iter(range(0, 900, step))).batch(8) for step in (1, 1, 2))
+    state = state_of(first)
+    assert load(same, state) == ""
+    assert "function that opens a stream" in load(second, state)
     assert "function that opens a stream" in load(ps.stream(lambda: [1, 2, 3]).batch(8), state)
 
 
@@ -258,18 +231,18 @@ class Remembering:
 
 def test_a_function_may_change_the_values_that_it_holds() -> None:
     """The fingerprint keeps the values that the function held at the first loader, here and in other processes."""
-    dataset = numbers().map(Remembering()).batch(8)
+    dataset = NUMBERS.map(Remembering()).batch(8)
     state = state_of(dataset)
     assert load(dataset, state) == ""
-    assert load(numbers().map(Remembering()).batch(8), state) == ""
+    assert load(NUMBERS.map(Remembering()).batch(8), state) == ""
     assert state_of(dataset) == state
 
 
 def test_values_that_no_code_names_do_not_count() -> None:
     """An option that the code doesn't name, such as a folder for results, changes nothing; without values none do."""
-    state = state_of(numbers().map(by_option(argparse.Namespace(factor=2, out="a"))).batch(8))
-    assert load(numbers().map(by_option(argparse.Namespace(factor=2, out="b"))).batch(8), state) == ""
-    assert "details" not in json.loads(state_of(numbers().shuffle().map(float).batch(8)))["fingerprint"]
+    state = state_of(NUMBERS.map(by_option(argparse.Namespace(factor=2, out="a"))).batch(8))
+    assert load(NUMBERS.map(by_option(argparse.Namespace(factor=2, out="b"))).batch(8), state) == ""
+    assert "details" not in json.loads(state_of(NUMBERS.shuffle().map(float).batch(8)))["fingerprint"]
 
 
 def test_large_values_are_sampled() -> None:
@@ -284,7 +257,7 @@ def test_large_values_are_sampled() -> None:
         return number, many[0], large[0], nested[0], texts["0"], "0" in words
 
     began = time.process_time()
-    state = state_of(numbers().map(function).map(len).batch(8))
+    state = state_of(NUMBERS.map(function).map(len).batch(8))
     assert "functions" in json.loads(state)["fingerprint"]["details"]
     assert time.process_time() - began < 1.5
 
