@@ -91,7 +91,7 @@ LISTS: dict[str, Lists] = {
     "aliased": lambda number: [aliased(number + each) for each in range(EACH)],
     "locks": lambda number: [with_lock(number + each) for each in range(EACH)],
 }
-REPEATED = [5, 3, 5, 5, 8, 3, 0, 11, 5]
+REPEATED = [5, 3, 5, 5, 8, 3, 0, 7, 5]
 THREADS = PLACES["threads"]
 
 
@@ -146,47 +146,38 @@ MERGES: dict[str, Callable[[Sequence[int]], Element]] = {
 }
 
 
-def rows_of(kind: str) -> ps.Dataset:
-    """Return the rows of batches of a kind."""
-    return ps.range(12).batch(4, merge=MERGES[kind]).unbatch()
+def windows_of(make: Callable[[int], Element]) -> ps.Dataset:
+    """Return windows of episodes that have an object each."""
+    return ps.range(3).map(lambda number: {"x": np.ones(4), "other": make(number)}).windows(2, lengths=[4] * 3)
 
 
-@pytest.mark.parametrize("kind", MERGES)
-def test_rows_of_a_batch_are_apart(kind: str) -> None:
-    """Each row is what it is when the batch is made for it alone."""
-    for dataset in (rows_of(kind), rows_of(kind).select(REPEATED)):
-        expected = list(epoch_of(dataset.map(written), 0))
-        assert [delivered(dataset.map(written), {}, size) for size in (2, 9)] == [expected] * 2
-        assert list(map(written, list(dataset))) == expected
+ROWS = {kind: ps.range(12).batch(4, merge=merge).unbatch() for kind, merge in MERGES.items()}
+WINDOWS = {
+    "window, tensor": windows_of(tensor),
+    "window, bytearray": windows_of(lambda number: bytearray([number, 1])),
+    "window, dataclass": windows_of(lambda number: Counted(tensor(number))),
+    "window, frames that are objects": windows_of(lambda number: np.array([[number]] * 4 + [None], object)[:4]),
+    "window, lock": ps.range(3).map(lambda _: {"x": np.ones(4), "lock": threading.Lock()}).windows(2, lengths=[4] * 3),
+}
+
+
+@pytest.mark.parametrize("kind", [*ROWS, *WINDOWS])
+def test_rows_and_windows_are_apart(kind: str) -> None:
+    """Each row of a batch, and window of an episode, is as if made for it alone, whether it can be copied or not."""
+    whole = (ROWS | WINDOWS)[kind]
+    for dataset in (whole, whole.select(REPEATED)):
+        expected = list(epoch_of(dataset.map(taken), 0))
+        for place, size in (({}, 2), ({}, 9), (THREADS, 6)):
+            assert delivered(dataset.map(taken), place, size) == expected
+        assert list(map(taken, list(dataset))) == expected
 
 
 @in_places("processes")
 def test_pieces_and_rows_are_apart_in_other_processes(place: dict[str, Any]) -> None:
     """A function writes to each as if it were the only one."""
     pieces = [pieces_of(kind) for kind in ("tensors", "dataclasses", "aliased")]
-    together = ps.zip([*pieces, *(rows_of(kind) for kind in MERGES)]).select(REPEATED).map(taken)
+    together = ps.zip([*pieces, *ROWS.values()]).select(REPEATED).map(taken)
     assert delivered(together, place, 4) == list(epoch_of(together, 0))
-
-
-EPISODES: dict[str, Callable[[int], Element]] = {
-    "tensor": tensor,
-    "bytearray": lambda number: bytearray([number, 1]),
-    "dataclass": lambda number: Counted(tensor(number)),
-    "frames that are objects": lambda number: np.array([[number]] * 4 + [None], object)[:4],
-}
-
-
-@pytest.mark.parametrize("kind", [*EPISODES, "lock"])
-def test_windows_are_apart(kind: str) -> None:
-    """Windows of an episode share neither frames nor what else it has, whether it can be copied or not."""
-
-    def episode(number: int) -> Element:
-        other = {"lock": threading.Lock()} if kind == "lock" else {"other": EPISODES[kind](number)}
-        return {"x": np.ones(4), **other}
-
-    windows = ps.range(3).map(episode).windows(2, lengths=[4] * 3).select([2, 0, 1, 1, 8, 0]).map(taken)
-    expected = list(epoch_of(windows, 0))
-    assert [delivered(windows, place, size) for place, size in (({}, 2), (THREADS, 6))] == [expected] * 2
 
 
 def test_a_list_whose_elements_share_what_can_not_be_copied_is_an_error() -> None:
