@@ -192,8 +192,11 @@ def test_other_values_in_a_function_are_warned_of(name: str) -> None:
 
 def test_another_opener_of_a_stream_is_warned_of() -> None:
     """The code of a stream's opener, and the values that it holds, are part of the state."""
-    first, same, second = (ps.stream(lambda step=step: iter(range(0, 900, step))).batch(8) for step in (1, 1, 2))
-    state = state_of(first)
+
+    def stream(step: int) -> ps.Dataset[Any]:
+        return ps.stream(lambda: iter(range(0, 900, step))).batch(8)
+
+    same, second, state = stream(1), stream(2), state_of(stream(1))
     assert load(same, state) == ""
     assert "function that opens a stream" in load(second, state)
     assert "function that opens a stream" in load(ps.stream(lambda: [1, 2, 3]).batch(8), state)
