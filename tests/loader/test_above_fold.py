@@ -80,13 +80,12 @@ def test_batches_and_states_are_those_of_a_loader_without_workers(
     inline = ps.Loader(dataset)
     whole = contents(iter(inline))
     with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
-        for number, batch in enumerate(loader):
-            assert contents(iter([batch])) == [whole[number]]
+        for number, (batch, expected) in enumerate(zip(loader, whole, strict=True)):
+            assert contents(iter([batch])) == [expected]
             if number % (len(whole) // 7) == 0:
                 resumed = ps.Loader(dataset)
                 resumed.load_state_dict(loader.state_dict())
                 assert contents(iter(resumed)) == whole[number + 1 :]
-        assert number + 1 == len(whole)
         assert contents(iter(loader)) == contents(iter(inline))
 
 

@@ -29,7 +29,9 @@ TEXTS = [np.bytes_(b"a\0b\0"), np.str_("a\0b\0")]  # an array, and a pickle of N
 def test_memoryviews_and_texts_keep_all_that_they_are(place: dict[str, Any]) -> None:
     """A function of a local scope holds them, and returns them in its elements."""
     views = [*VIEWS.values()]
-    dataset = ps.range(len(views)).map(lambda number: {"number": number, "view": views[number], "texts": TEXTS})
+    dataset: ps.Dataset[Any] = ps.range(len(views)).map(
+        lambda number: {"number": number, "view": views[number], "texts": TEXTS}
+    )
     with ps.Loader(dataset, **place) as loader:
         for (name, view), element in zip(VIEWS.items(), loader, strict=True):
             found = element["view"]
