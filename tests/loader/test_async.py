@@ -41,20 +41,20 @@ def test_async_for_delivers_the_same_batches(dataset: ps.Dataset, place: dict[st
         assert loader.epoch == 2
 
 
-async def read_while_another_opens(loader: ps.Loader, gate: Gate) -> list[Any]:
-    """Return an epoch's batches; another task opens the gate when a worker waits at it."""
+async def collect(batches: Any, found: list[Any]) -> None:
+    """Append batches as lists."""
+    async for batch in batches:
+        found.append(batch.tolist())  # noqa: PERF401 - those before an error count too
 
-    async def read() -> list[Any]:
-        return [batch async for batch in loader]
 
-    async def opens() -> None:
-        await asyncio.to_thread(gate.wait_entered)
-        gate.open()
-
-    async with asyncio.TaskGroup() as group:
-        reading = group.create_task(read())
-        group.create_task(opens())
-    return reading.result()
+async def read_through(loader: ps.Loader, gate: Gate) -> list[Any]:
+    """Return an epoch's batches; the gate is opened once a worker waits at it, while another task reads."""
+    found: list[Any] = []
+    reading = asyncio.ensure_future(collect(aiter(loader), found))
+    await asyncio.to_thread(gate.wait_entered)
+    gate.open()
+    await reading
+    return found
 
 
 @pytest.mark.parametrize("kind", ["indexed", "in order"])
@@ -63,7 +63,7 @@ def test_other_tasks_run_during_a_wait(kind: str) -> None:
     gate = Gate(0)
     rows = ps.range(40).map(gate)
     with ps.Loader((rows if kind == "indexed" else rows.filter(keep)).batch(4), num_workers=1) as loader:
-        assert [batch.tolist() for batch in asyncio.run(read_while_another_opens(loader, gate))] == EXPECTED
+        assert asyncio.run(read_through(loader, gate)) == EXPECTED
 
 
 def row(number: int) -> Any:
@@ -90,8 +90,7 @@ def test_other_tasks_run_while_the_batch_after_a_skipped_one_is_made() -> None:
 
     dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=1) as loader:
-        found = asyncio.run(read_while_another_opens(loader, gate))
-    assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
+        assert asyncio.run(read_through(loader, gate)) == [EXPECTED[0], *EXPECTED[2:]]
 
 
 @pytest.mark.usefixtures("single_batches")
@@ -124,12 +123,12 @@ def test_other_tasks_run_after_a_skipped_batch_that_waited_for_memory(monkeypatc
     monkeypatch.setattr(GivenQueue, "_fits", fits_if_there_is_memory)
     dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails, on_error="skip")
     with ps.Loader(dataset, num_workers=1) as loader:
-        found = asyncio.run(read_while_another_opens(loader, gate))
-    assert [int(step) for step in found] == [0, *range(2, 10)]
+        assert asyncio.run(read_through(loader, gate)) == [0, *range(2, 10)]
 
 
 @pytest.mark.usefixtures("single_batches")
-def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at() -> None:
+@on_loop
+async def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed_at() -> None:
     """The loop runs while that batch is read again, and, since it is left out, while the next one is computed."""
     first, again = Gate(8), Gate(8)
 
@@ -145,30 +144,19 @@ def test_other_tasks_run_while_the_consumer_computes_a_batch_that_workers_failed
         (again if first.opened.is_set() else first)(number)
         return batch[:, 0]
 
-    async def read(loader: ps.Loader) -> list[Any]:
+    found: list[Any] = []
+    dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails).map(leaves_out_second, on_error="skip")
+    with ps.Loader(dataset, num_workers=1) as loader:
         batches = aiter(loader)
-        found = [await anext(batches)]
+        found.append((await anext(batches)).tolist())
         await asyncio.to_thread(first.wait_entered)  # the worker has failed at the second batch, and is at the third
-        requested.set()
-        return found + [batch async for batch in batches]
-
-    async def open_gates() -> None:
-        await requested.wait()
+        reading = asyncio.ensure_future(collect(batches, found))
+        await asyncio.sleep(0)
         first.open()
         await asyncio.to_thread(again.wait_entered)
         again.open()
-
-    async def run(loader: ps.Loader) -> list[Any]:
-        async with asyncio.TaskGroup() as group:
-            reading = group.create_task(read(loader))
-            group.create_task(open_gates())
-        return reading.result()
-
-    requested = asyncio.Event()
-    dataset = ps.range(40).filter(keep).map(row).batch(4).map(second_fails).map(leaves_out_second, on_error="skip")
-    with ps.Loader(dataset, num_workers=1) as loader:
-        found = asyncio.run(run(loader))
-    assert [batch.tolist() for batch in found] == [EXPECTED[0], *EXPECTED[2:]]
+        await reading
+    assert found == [EXPECTED[0], *EXPECTED[2:]]
 
 
 def of_two_layouts(number: int) -> tuple[Any, int]:
@@ -281,12 +269,6 @@ async def test_errors_are_raised_in_the_task(place: dict[str, Any]) -> None:
         loader.seek(3)
         await collect(aiter(loader), found)
     assert found == EXPECTED[:2] + EXPECTED[3:]
-
-
-async def collect(batches: Any, found: list[Any]) -> None:
-    """Append batches as lists."""
-    async for batch in batches:
-        found.append(batch.tolist())  # noqa: PERF401 - those before an error count too
 
 
 @on_loop
