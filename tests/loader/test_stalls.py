@@ -1,7 +1,6 @@
 """A stalled worker thread is named by a warning in the log and, with a timeout, by an error in the consumer."""
 
 import contextlib
-import itertools
 import re
 import signal
 import threading
@@ -13,10 +12,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.errors import UsageError, WorkerError
+from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.dataset.functions import same
-from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.loader.gates import PATIENCE_SECONDS
 from tests.messages import anything
 from tests.workers.processes.trouble import dying
 
@@ -102,35 +101,8 @@ def test_a_stall_is_logged_once(
     released.join()
     (message,) = stalls(caplog)
     assert "worker 0 has" in message or "worker 1 has" in message
-    for part in (
-        "of step 2",
-        "epoch 0",
-        "key 5",
-        "5.txt",
-        "Hanging.__call__",
-        "test_stalls.py",
-        "threading.py",
-        "Limits(timeout=...)",
-    ):
-        assert part in message
-
-
-def test_a_timeout_raises_in_the_consumer(hanging: Hanging) -> None:
-    """Earlier batches come first; `seek` passes the batch with one thread fewer, and the loader closes."""
-    with threads(ps.range(16).map(hanging).batch(4)) as loader:
-        batches = iter(loader)
-        assert next(batches).tolist() == [0, 1, 2, 3]
-        for _ in range(2):  # the next call waits for the same batch
-            with pytest.raises(WorkerError, match=r"(?s)timeout=0\.2 .*step 1.*key 5.*seek\(2\).*__call__") as raised:
-                next(batches)
-            assert any("step 1" in note for note in raised.value.__notes__)
-            assert isinstance(raised.value, RuntimeError)
-            assert raised.value.exit_code is None
-        loader.seek(2)
-        assert [batch.tolist() for batch in loader] == [[8, 9, 10, 11], [12, 13, 14, 15]]
-        loader.seek(0)
-        hanging.released.set()
-        assert [batch.tolist() for batch in loader] == [[*range(start, start + 4)] for start in range(0, 16, 4)]
+    parts = "of step 2", "epoch 0", "key 5", "5.txt", "Hanging.__call__", "test_stalls.py", "threading.py"
+    assert [part for part in (*parts, "Limits(timeout=...)") if part not in message] == []
 
 
 def test_an_error_advises_to_pass_the_hanging_batch_alone() -> None:
@@ -147,35 +119,28 @@ def test_an_error_advises_to_pass_the_hanging_batch_alone() -> None:
         assert [int(batch[0]) for batch in loader] == [*range(400)]
 
 
-def test_a_batch_that_is_late_is_delivered(hanging: Hanging) -> None:
-    """When the function has returned, the call after the error returns the batch."""
-    with threads(ps.range(16).map(hanging).batch(4)) as loader:
-        batches = iter(loader)
-        next(batches)
-        with pytest.raises(WorkerError):
-            next(batches)
-        hanging.released.set()
-        assert [batch.tolist() for batch in batches] == [[*range(start, start + 4)] for start in range(4, 16, 4)]
-
-
-def test_memory_of_a_hanging_thread_is_not_reused(hanging: Hanging) -> None:
-    """A thread that wakes up in an abandoned batch writes over none of the later batches."""
+def test_a_seek_passes_a_hanging_batch(hanging: Hanging) -> None:
+    """One thread fewer computes the batches after it; the other one, when it wakes up, writes over none of them."""
 
     def row(element: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.full(64, hanging(element))
 
     with threads(ps.range(64).map(row).batch(4), prefetch=1) as loader:
         batches = iter(loader)
-        next(batches)
-        with pytest.raises(WorkerError):
+        assert next(batches)[:, 0].tolist() == [0, 1, 2, 3]
+        with pytest.raises(WorkerError) as raised:
             next(batches)
+        assert any("step 1" in note for note in raised.value.__notes__)
+        assert isinstance(raised.value, RuntimeError)
+        assert raised.value.exit_code is None
         loader.seek(2)
         rest = list(loader)
         hanging.released.set()
+        loader.seek(0)
         again = list(loader)  # the thread computes again
-        for step, batch in enumerate(rest, start=2):
-            assert batch[:, 0].tolist() == [*range(4 * step, 4 * step + 4)]
-        assert [batch[0, 0] for batch in again] == [*range(0, 64, 4)]
+    for step, batch in [*enumerate(again), *enumerate(rest, start=2)]:
+        assert (batch == np.arange(4 * step, 4 * step + 4)[:, None]).all()
+    assert (len(again), len(rest)) == (16, 14)
 
 
 def test_an_error_says_that_all_threads_hang(hanging: Hanging) -> None:
@@ -198,21 +163,6 @@ def test_out_of_order_a_hanging_batch_delays_no_other(hanging: Hanging) -> None:
             seen.extend(batch.tolist() for batch in loader)
         hanging.released.set()
     assert sorted(seen) == [[*range(start, start + 4)] for start in range(0, 32, 4) if start != 4]
-
-
-def test_waiting_for_a_merge_is_not_a_stall() -> None:
-    """A worker that waits while another merges doesn't count as hanging."""
-    gate = Gate(0)
-    limits = ps.Limits(timeout=PATIENCE_SECONDS, num_batch_workers=1)
-
-    def merge(rows: list[int]) -> int:
-        return int(gate(int(rows[0])))
-
-    with ps.Loader(ps.range(8).batch(2, merge=merge), num_workers=3, workers="threads", limits=limits) as loader:
-        batches = iter(loader)
-        gate.wait_entered()
-        gate.open()
-        assert list(batches) == [0, 2, 4, 6]
 
 
 def test_a_hanging_worker_init_is_named() -> None:
@@ -243,6 +193,10 @@ def above(hanging: Hanging) -> Callable[[Any], Any]:
 
 IN_A_ROW = r"(?s)position.*key 5.*__call__"
 HANGING: dict[str, tuple[Callable[[Hanging], ps.Dataset[Any]], str]] = {
+    "a row": (
+        lambda hanging: ps.range(16).map(hanging).batch(4),
+        r"(?s)timeout=0\.2 .*step 1.*key 5.*seek\(2\).*__call__",
+    ),
     "a row below a fold": (lambda hanging: folded(ps.range(16).map(hanging)), IN_A_ROW),
     "a row below a fold and steps": (lambda hanging: folded(ps.range(16).map(hanging)).map(same), IN_A_ROW),
     "a row below a window": (lambda hanging: ps.range(16).map(hanging).window_shuffle(2).batch(4), IN_A_ROW),
@@ -267,7 +221,7 @@ def test_whatever_hangs_is_named(name: str, hanging: Hanging) -> None:
                 seen.extend(batch.tolist() for batch in batches)
         hanging.released.set()
         seen.extend(batch.tolist() for batch in batches)
-    assert sorted(itertools.chain.from_iterable(seen)) == [*range(16)]
+    assert seen == [batch.tolist() for batch in make(Hanging())]
 
 
 def test_closing_does_not_wait_for_a_hanging_thread(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
@@ -300,12 +254,6 @@ def test_a_stalled_process_is_logged(
         assert len(list(loader)) == 8
     assert any("worker 0 has been at the same work" in message for message in stalls(caplog))
     assert not any("Limits(timeout" in message for message in stalls(caplog))
-
-
-def test_without_workers_a_timeout_is_refused() -> None:
-    """A loader without workers refuses `timeout`, since no other thread waits for the computing one."""
-    with pytest.raises(UsageError, match="nothing can watch the calling thread"):
-        ps.Loader(ps.range(8).batch(4), limits=ps.Limits(timeout=1.0))
 
 
 def test_a_handler_that_raises_a_timeout_ends_the_wait(hanging: Hanging) -> None:

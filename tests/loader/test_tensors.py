@@ -1,5 +1,6 @@
 """Tensors of torch, which functions return, are the same wherever they are computed."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.places import in_places
 
 torch: Any = pytest.importorskip("torch")
 
-DTYPES = ("bool", "uint8", "int64", "float32", "uint16", "uint32", "uint64", "bfloat16", "complex64", "float8_e5m2")
+DTYPES = ("float8_e5m2", "bool", "uint8", "int64", "float32", "uint16", "uint32", "uint64", "bfloat16", "complex64")
 EACH = 12  # rows for each kind of batch: enough for several of one form in a row
 
 
@@ -94,61 +95,11 @@ def _described(value: Any, *, strides: bool) -> Any:
     return kind, value.dtype, value.layout, value.requires_grad, tuple(value.shape), vars(value), steps, bits
 
 
-def _compare(dataset: ps.Dataset[Any], kinds: dict[str, Any], place: dict[str, Any], *, strides: bool) -> None:
-    expected = [_described(batch, strides=strides) for batch in dataset]
-    with ps.Loader(dataset, **place) as loader:
-        found = [_described(batch, strides=strides) for batch in loader]
-    assert len(found) == len(expected)
-    each = len(expected) // len(kinds)
-    assert [name for step, name in enumerate(np.repeat(list(kinds), each)) if found[step] != expected[step]] == []
-
-
-@in_places("inline", "threads", "processes", "isolated")
-def test_batches_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
-    """A batch has the tensors that the function above it returns, with their strides, attributes and gradients.
-
-    A helper process sends the values of a conjugate.
-    """
-    kinds = {**KINDS, **WITH_MORE, **({} if "isolated" in place else LAZY)}
-    _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=True)
-
-
-@in_places("inline", "threads", "processes", "isolated")
-def test_batches_have_the_same_values_everywhere(place: dict[str, Any]) -> None:
-    """Also those of views, which arrive in C order."""
-    kinds = {**WITH_GAPS, **LAZY}
-    _compare(ps.range(EACH * len(kinds)).batch(3).map(_by_kind(kinds)), kinds, place, strides=False)
-
-
-@in_places("inline", "threads", "processes", "isolated")
-def test_elements_are_as_a_function_returns_them(place: dict[str, Any]) -> None:
-    """Without a batch, too."""
-    kinds = {**KINDS, **WITH_GAPS}
-    made = _by_kind(kinds)
-    dataset = ps.range(EACH * len(kinds)).map(lambda number: made(np.array([number])))
-    _compare(dataset, kinds, place, strides=False)
-
-
-@in_places("inline", "threads", "processes", "isolated")
-def test_rows_are_stacked_like_arrays(place: dict[str, Any]) -> None:
-    """Tensors of any strides, and beside arrays: a batch has arrays, of the rows' dtype."""
-    forms: dict[str, Callable[[int], Any]] = {
-        "tensors": lambda row: _counted([row])[0],
-        "unsigned": lambda row: _counted([row])[0].to(torch.uint16),
-        "transposed": lambda row: _counted([row])[0].T,
-        "in dicts": lambda row: {"x": _counted([row])[0], "y": torch.tensor(row)},
-        "beside arrays": lambda row: _counted([row])[0] if row % 3 else _counted([row])[0].numpy(),
-    }
-    functions = list(forms.values())
-    dataset = ps.range(EACH * len(forms)).map(lambda row: functions[row // EACH](row)).batch(3)
-    _compare(dataset, forms, place, strides=False)
-
-
 class Kept:
     """A source that holds its records in one tensor."""
 
     def __init__(self, name: str) -> None:
-        self.records = _counted(np.arange(50)).to(getattr(torch, name))
+        self.records = _counted(np.arange(EACH)).to(getattr(torch, name))
 
     def __len__(self) -> int:
         return len(self.records)
@@ -157,39 +108,68 @@ class Kept:
         return self.records[key]
 
 
-@in_places("inline", "threads", "processes", "isolated")
-@pytest.mark.parametrize("name", ["float32", "uint16"])
-def test_a_source_may_hold_a_tensor(name: str, place: dict[str, Any]) -> None:
-    """Wherever it is sent."""
-    source = Kept(name)
-    with ps.Loader(ps.read(source).batch(10), **place) as loader:
-        rows = [batch.tolist() for batch in loader]
-    assert rows == [part.tolist() for part in source.records.split(10)]
+ROWS: dict[str, Callable[[int], Any]] = {
+    "tensors": lambda row: _counted([row])[0],
+    "unsigned": lambda row: _counted([row])[0].to(torch.uint16),
+    "transposed": lambda row: _counted([row])[0].T,
+    "in dicts": lambda row: {"x": _counted([row])[0], "y": torch.tensor(row)},
+    "beside arrays": lambda row: _counted([row])[0] if row % 3 else _counted([row])[0].numpy(),
+}
+"""Rows that are stacked like arrays: a batch has arrays, of the rows' dtype."""
+ALL = {**KINDS, **WITH_MORE, **LAZY, **WITH_GAPS}
+PLAIN = {**KINDS, **WITH_GAPS}
+
+
+def _datasets() -> dict[str, ps.Dataset[Any]]:
+    of_row, of_element = list(ROWS.values()), _by_kind(PLAIN)
+    return {
+        "batch": ps.range(EACH * len(ALL)).batch(3).map(_by_kind(ALL)),
+        "element": ps.range(EACH * len(PLAIN)).map(lambda number: of_element(np.array([number]))),
+        "rows": ps.range(EACH * len(ROWS)).map(lambda row: of_row[row // EACH](row)).batch(3),
+        "source": ps.read(Kept("float32")).batch(3),
+        "unsigned source": ps.read(Kept("uint16")).batch(3),
+        "counts": ps.range(300).batch(3).map(lambda rows: torch.as_tensor(rows, dtype=torch.float32)),
+    }
 
 
 @in_places("inline", "threads", "processes", "isolated")
-def test_a_write_to_one_batch_is_not_a_write_to_another(place: dict[str, Any]) -> None:
-    """Autograd counts the writes to a tensor's memory, and refuses a tensor that was written since it was used."""
+def test_tensors_are_the_same_everywhere(place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch or an element has the tensors that its function returns, with their strides, attributes and gradients.
+
+    Views with gaps arrive in C order; a helper process sends the values of a conjugate. Dtypes that packages such as
+    ml_dtypes add to NumPy, in this process alone, under names that tensors have, too, change nothing.
+    """
+    if "workers" in place:
+        place = {**place, "num_workers": 1}  # each process imports torch
+    exact = {**KINDS, **WITH_MORE, **({} if "isolated" in place else LAZY)}
+    datasets = _datasets()
+    names = {"batch": list(ALL), "element": list(PLAIN), "rows": list(ROWS)}
+    is_exact = [name in exact for name in ALL for _ in range(EACH // 3)]
+    found: list[Any] = []
+    with contextlib.ExitStack() as stack:  # one start for all datasets
+        first, *others = [ps.concatenate([*datasets.values()])] if "isolated" in place else datasets.values()
+        owner = stack.enter_context(ps.Loader(first, **place))
+        for loader in (owner, *(stack.enter_context(ps.Loader(each, workers=owner)) for each in others)):
+            for batch in loader:
+                found.append(batch)
+                monkeypatch.setitem(np.sctypeDict, "float8_e5m2", np.uint8)
+    wrong: list[str] = []
+    rest = iter(found)
+    for kind, dataset in datasets.items():
+        for number, expected in enumerate(dataset):
+            strides = kind == "batch" and is_exact[number]
+            if _described(next(rest), strides=strides) != _described(expected, strides=strides):
+                named = names.get(kind, [""])
+                wrong.append(f"{kind} {number}: {named[number * len(named) // len(dataset)]}")
+    assert (wrong, list(rest)) == ([], [])
+    _write_to_every_second(found[-100:])
+
+
+def _write_to_every_second(batches: list[Any]) -> None:
+    """Autograd counts the writes to a tensor's memory, and refuses one that was written since it was used."""
     weight = torch.ones(3, requires_grad=True)
-    dataset = ps.range(300).batch(3).map(lambda rows: torch.as_tensor(rows, dtype=torch.float32))
-    with ps.Loader(dataset, **place) as loader:
-        batches = list(loader)
     loss = torch.stack([(weight * batch).sum() for batch in batches[::2]]).sum()
     for batch in batches[1::2]:
         batch.zero_()
     loss.backward()
     assert weight.grad.tolist() == [sum(range(first, 300, 6)) for first in range(3)]
-
-
-@in_places("processes", "isolated processes")
-def test_dtypes_that_a_package_adds_to_numpy_change_nothing(
-    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Packages such as ml_dtypes add them in this process alone, under names that tensors have, too."""
-    dataset = ps.range(6).batch(3).map(lambda rows: _counted(rows).to(torch.float8_e4m3fnuz))
-    with ps.Loader(dataset, **place) as loader:
-        iterator = iter(loader)
-        found = [next(iterator)]
-        monkeypatch.setitem(np.sctypeDict, "float8_e4m3fnuz", np.uint8)
-        found += iterator
-    assert [_described(batch, strides=True) for batch in found] == [_described(each, strides=True) for each in dataset]

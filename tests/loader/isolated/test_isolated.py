@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,13 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.errors import ClosedError, UsageError
+from penstock.errors import ClosedError
 from tests.dataset.functions import is_even
 from tests.loader.isolated import parts
 from tests.loader.isolated.parts import assert_same, isolated
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
-
-
-@pytest.mark.parametrize(("num_workers", "workers"), [(0, "threads"), (2, "processes")])
-def test_the_consumers_process_computes_nothing(num_workers: int, workers: Any) -> None:
-    """Functions run in the helper or its workers, and the loader's repr says so."""
-    dataset = ps.range(32).map(parts.where).batch(8)
-    with isolated(dataset, num_workers, workers=workers) as loader:
-        processes = {pid for batch in loader for pid in batch[:, 1].tolist()}
-        assert os.getpid() not in processes
-        assert "in a helper process" in repr(loader)
 
 
 def test_a_batch_may_be_a_dataclass_that_computes_a_field() -> None:
@@ -62,14 +51,22 @@ def test_a_break_keeps_the_helper() -> None:
     pids: set[int] = set()
     numbers = ps.range(400, seed=1).shuffle().batch(4)
     with isolated(dataset) as loader:
-        for epoch in range(20):
+        for epoch in range(8):
             for number, batch in enumerate(loader):
                 pids.add(int(batch[0, 1]))
                 assert batch[:, 0].tolist() == numbers.epoch(epoch)[number].tolist()
                 if number == epoch % 4:
                     break
-        assert loader.epoch == 19
+        assert loader.epoch == 7
+        assert "in a helper process" in repr(loader)
     assert len(pids) == 1
+    assert os.getpid() not in pids
+
+
+def test_processes_of_the_helper_compute_the_rows() -> None:
+    """The consumer computes none."""
+    with isolated(ps.range(32).map(parts.where).batch(8), 2, workers="processes") as loader:
+        assert os.getpid() not in {pid for batch in loader for pid in batch[:, 1].tolist()}
 
 
 def test_a_thread_that_waits_takes_no_batch_of_a_newer_iterator(tmp_path: Path) -> None:
@@ -113,52 +110,6 @@ def test_a_closed_iterator_stops_the_helper(tmp_path: Path) -> None:
                 answered += answers.write(b"!")
 
 
-def test_kept_batches_take_more_memory() -> None:
-    """A consumer that keeps batches gets the rest with one warning, and its batches outlive the loader."""
-    dataset = ps.range(400).map(functions.large_row).batch(20)
-    with isolated(dataset) as loader:
-        with pytest.warns(UserWarning, match="are kept by the training loop") as warned:
-            kept = list(loader)
-        kept += list(loader)
-        assert loader.stats()["bytes_in_flight"] > 0
-    assert len(warned) == 1
-    assert warned[0].filename == __file__
-    assert [int(images[-1, -1]) for images in kept] == 2 * [(step * 20 + 19) % 251 for step in range(20)]
-
-
-def test_copies_use_no_shared_memory() -> None:
-    """With `copy=True` nothing is warned of, and memory for a few batches is enough."""
-    dataset = ps.range(400).map(functions.large_row).batch(20)
-    with warnings.catch_warnings(), isolated(dataset, copy=True, memory="8MB") as loader:
-        warnings.simplefilter("error")
-        kept = list(loader)
-    assert [int(images[0, 0]) for images in kept] == [step * 20 % 251 for step in range(20)]
-
-
-def test_memory_is_bounded() -> None:
-    """Kept batches beyond `memory` are an error; the iterator continues when they are dropped."""
-    dataset = ps.range(400).map(functions.large_row).batch(20)
-    with isolated(dataset, memory="8MB") as loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        batches = iter(loader)
-        kept: list[Any] = []
-        with pytest.raises(UsageError, match="memory=8000000 is too small"):
-            kept.extend(batches)
-        count = len(kept)
-        assert 1 <= count <= 4
-        kept.clear()
-        assert [int(images[0, 0]) for images in batches] == [step * 20 % 251 for step in range(count, 20)]
-
-
-def test_memory_has_room_for_a_batch() -> None:
-    """The error has both sizes, and the argument to change."""
-    with (
-        isolated(ps.range(40).map(functions.large_row).batch(20), memory="1MB") as loader,
-        pytest.raises(UsageError, match=r"one of which \d{7} bytes are more than the 1000000 that memory= allows"),
-    ):
-        next(iter(loader))
-
-
 def test_close_kills_a_stuck_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`close` kills a helper that doesn't return from a function."""
     monkeypatch.setenv("PENSTOCK_TEST_FILE", str(tmp_path / "entered"))
@@ -181,15 +132,6 @@ def test_an_interrupted_wait_loses_no_batch(tmp_path: Path, monkeypatch: pytest.
             found.extend(batches)
         found.extend(batches)
     assert [batch[0] for batch in found] == [*range(0, 100, 4)]
-
-
-def test_sparse_tensors_leave_the_helper() -> None:
-    """They don't say how large they are."""
-    torch = pytest.importorskip("torch")
-    with isolated(ps.range(5).map(functions.sparse)) as loader:
-        batches = [batch.to_dense() for batch in loader]
-    assert len(batches) == 5
-    assert all(torch.equal(batch, number * torch.eye(3)) for number, batch in enumerate(batches))
 
 
 def test_the_helpers_counts_arrive() -> None:

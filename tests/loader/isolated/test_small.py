@@ -27,12 +27,12 @@ def mixed(number: int) -> dict[str, Any]:
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
-    st.integers(0, 3000),
+    st.integers(0, 1000),
     st.integers(1, 40),
     st.sampled_from(["keep", "drop", "pad"]),
     st.sampled_from(["threads", "processes"]),
     st.integers(1, 3),
-    st.integers(0, 200),
+    st.integers(0, 80),
     st.booleans(),
 )
 def test_equals_the_definition(
@@ -62,11 +62,11 @@ def test_equals_the_definition(
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_batches_of_a_job_share_memory(workers: Any) -> None:
     """Large leaves of a job's batches are in one memory, small ones in none, and a write changes one batch."""
-    dataset = ps.range(4000).map(mixed).batch(8)
-    with ps.Loader(dataset) as inline, warnings.catch_warnings(), isolated(dataset, 2, workers=workers) as loader:
+    dataset = ps.range(1600).map(mixed).batch(8)
+    with warnings.catch_warnings(), isolated(dataset, 1, workers=workers) as loader:
         warnings.simplefilter("ignore")  # about kept batches
-        assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
-        kept = [batch for batch, _ in zip(loader, range(300), strict=False)]
+        assert len(list(loader)) == 200
+        kept = [batch for batch, _ in zip(loader, range(100), strict=False)]
         together = {batch["image"].__array_interface__["data"][0] >> 23 for batch in kept}
         assert len(together) < len(kept) / 2
         assert all(batch["label"].base is None for batch in kept)
@@ -75,23 +75,20 @@ def test_batches_of_a_job_share_memory(workers: Any) -> None:
     assert all((batch["image"][:, 0] == 255 - batch["label"] % 251).all() for batch in kept)
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-@pytest.mark.parametrize("prefetch", [1, 8])
-def test_memory_of_small_batches_is_bounded(workers: Any, prefetch: int) -> None:
-    """Messages hold many small batches, but at most 64 MB of all 120 MB are in flight."""
-    dataset = ps.range(6_000).map(mixed).batch(8)
-    with isolated(dataset, 2, workers=workers, prefetch=prefetch) as loader:
+def test_memory_of_small_batches_is_bounded() -> None:
+    """Messages hold many small batches, but at most 64 MB of all 90 MB are in flight."""
+    with isolated(ps.range(4500).map(mixed).batch(8), 2, workers="processes", prefetch=8) as loader:
         for _ in range(2):
             assert most_in_flight(loader) < 1.1 * 64_000_000  # memory comes in pages
 
 
 def test_kept_small_leaves_use_no_shared_memory() -> None:
     """Small leaves may all be kept, since they refer to no shared memory."""
-    dataset = ps.range(4000).map(mixed).batch(8)
-    with isolated(dataset, 2, workers="threads") as loader, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        labels = [batch["label"] for batch in loader]
-        in_flight = max(loader.stats()["bytes_in_flight"] for _ in loader)
-        labels += [batch["label"] for batch in loader]
-        assert max(loader.stats()["bytes_in_flight"] for _ in loader) <= in_flight * 1.5
-    assert np.concatenate(labels).tolist() == 2 * [*range(4000)]
+    with (
+        isolated(ps.range(2000).map(mixed).batch(8), 2, workers="threads") as loader,
+        warnings.catch_warnings(action="error"),
+    ):
+        in_flight = most_in_flight(loader)
+        kept = [(batch["label"], loader.stats()["bytes_in_flight"]) for batch in loader]
+    assert max(each for _, each in kept) <= in_flight * 1.5
+    assert np.concatenate([labels for labels, _ in kept]).tolist() == [*range(2000)]
