@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 import penstock as ps
-from tests.equivalence.kinds import is_dict
+from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
 from tests.places import in_places
 
 
@@ -85,84 +84,11 @@ class Packed:
         return KINDS[self.number]({"x": batch, "dtype": [Shape((1, 2)), batch * 2]})
 
 
-def kind_of(part: object) -> type:
-    """Return the type of a part of a batch."""
-    return type(part)
-
-
-def types(batch: Any) -> tuple[type, type]:
-    """Check a batch's values; return the types inside it."""
-    x, inner = (batch["x"], batch["dtype"]) if is_dict(batch) else (batch.x, batch.dtype)
-    assert np.array_equal(x * 2, inner[1])
-    return kind_of(batch), kind_of(inner[0])
-
-
-@in_places("threads", "processes", "isolated")
-def test_every_place_keeps_the_types_of_batches(place: Any) -> None:
-    """A batch has the types that its function gave it, though its arrays are copied or come from another process."""
-    dataset = ps.concatenate([ps.range(16).batch(8).map(Packed(number)) for number in range(len(KINDS))])
-    with ps.Loader(dataset, **place) as loader:
-        assert [types(batch) for _ in range(2) for batch in loader] == list(map(types, dataset)) * 2
-
-
-def pairs_of(kind: Any) -> ps.Dataset[Any]:
-    """Return batches of rows of a class of two fields."""
-    return ps.range(64).map(lambda number: kind(np.full(2, number), number)).batch(4)
-
-
-@in_places("threads", "processes")
-def test_rows_may_be_of_a_class_of_a_function(place: Any) -> None:
-    """It can't be imported, so it travels by value, with the layout of its rows, too; a helper process refuses it."""
-
-    class Pair(NamedTuple):
-        x: Any
-        number: Any
-
-    @dataclass
-    class Same:
-        x: Any
-        number: Any
-
-    for kind in (Pair, Same):
-        with ps.Loader(pairs_of(kind), **place) as loader:
-            for step, batch in enumerate(loader):
-                found: Any = batch
-                assert found.__class__ is kind
-                assert found.number.tolist() == found.x[:, 1].tolist() == list(range(4 * step, 4 * step + 4))
-
-
 def in_another_byte_order(number: int) -> list[Any]:
     """Return arrays whose byte order isn't the machine's, as in files of telescopes and scanners; a key is no text."""
     table = np.arange(24).reshape(4, 6) + number
     strided = [table.astype(dtype)[::2, ::-1] for dtype in (">i2", ">f4", ">c16", ">U3", ">M8[s]", ">m8[D]")]
     return [*strided, {None: table.astype(">M8[Y]"), 1: table[0, 0, ...].astype(">M8[s]"), 2: table[:0].astype(">f4")}]
-
-
-@in_places("threads", "processes", "isolated", "isolated processes")
-@pytest.mark.parametrize("is_batched", [False, True])
-def test_every_place_keeps_the_byte_order(place: Any, *, is_batched: bool) -> None:
-    """Arrays from other processes have the dtypes and values that they have in this one."""
-    dataset: Any = ps.range(8).map(in_another_byte_order)
-    dataset = dataset.batch(2) if is_batched else dataset
-    with ps.Loader(dataset, **place) as loader:
-        for found, expected in zip(loader, dataset, strict=True):
-            for one, other in zip(leaves_of(found), leaves_of(expected), strict=True):
-                assert one.dtype == other.dtype
-                assert np.array_equal(one, other)
-
-
-def leaves_of(batch: Any) -> list[Any]:
-    """Return the arrays of a batch."""
-    return [*batch[:-1], *batch[-1].values()]
-
-
-def test_stacked_elements_are_plain_containers_everywhere() -> None:
-    """Stacking makes plain dicts of elements whose type derives from dict, as the dataset itself does."""
-    dataset = ps.range(32).map(Numbers()).batch(8)
-    assert {type(batch) for batch in dataset} == {dict}
-    for workers in (0, 2):
-        with ps.Loader(dataset, num_workers=workers, workers="threads") as loader:
-            assert {type(batch) for batch in loader} == {dict}
 
 
 class Numbers:
@@ -171,13 +97,6 @@ class Numbers:
     def __call__(self, number: int) -> Attributes:
         """Return the element."""
         return Attributes(x=number, y=2.0)
-
-
-def test_an_element_that_is_taken_twice_keeps_its_type() -> None:
-    """The second copy of an element has the element's type."""
-    dataset = ps.range(4).map(Numbers()).flat_map(lambda element: [element], counts=[1] * 4).select([1, 1, 2])
-    with ps.Loader(dataset) as loader:
-        assert [type(element) for element in loader] == [Attributes] * 3
 
 
 @dataclass
@@ -200,30 +119,6 @@ def brightened(number: int) -> Brightened:
 def large(number: int) -> Brightened:
     """Return an image of a megabyte."""
     return Brightened(np.full((1024, 1024), number, np.uint8), number)
-
-
-def first(value: Any) -> tuple[Any, ...]:
-    """Return what shows how often a value was constructed."""
-    return value.__class__, value.image.reshape(-1)[0].item(), value.image.dtype, value.shown
-
-
-@in_places("inline", "threads", "processes", "isolated", "isolated processes")
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        ps.range(12).map(brightened),
-        ps.range(6).map(large),
-        ps.range(12).map(brightened).batch(2),
-        ps.range(12).map(brightened).batch(2).map(lambda batch: batch),
-        ps.range(12).batch(2).map(lambda batch: Brightened(batch, 1)),
-        ps.range(12).map(brightened).filter(bool).batch(2).map(lambda batch: batch),
-    ],
-    ids=["elements", "large elements", "batches", "a function above", "made above", "in order"],
-)
-def test_a_constructor_runs_where_a_function_or_a_merge_calls_it(dataset: ps.Dataset[Any], place: Any) -> None:
-    """No copy of a dataclass, and no way to another process, calls it again."""
-    with ps.Loader(dataset, **place) as loader:
-        assert list(map(first, loader)) == list(map(first, dataset))
 
 
 @dataclass
@@ -279,30 +174,93 @@ def with_more(number: int) -> list[Any]:
     return parts
 
 
-def attributes(element: Any) -> list[Any]:
-    """Return the types of an element's instances, and what they hold."""
-    names = "low", "high", "x", "extra", "source", "image"
-    parts = element if hasattr(element, "append") else [element]
-    return [(type(part), [np.asarray(getattr(part, name, None)).tolist() for name in names]) for part in parts]
+def local_classes() -> dict[str, ps.Dataset[Any]]:
+    """Return batches of rows of classes that can't be imported, which travel by value, with the layout of the rows."""
+
+    class Pair(NamedTuple):
+        x: Any
+        number: Any
+
+    @dataclass
+    class Same:
+        x: Any
+        number: Any
+
+    return {"rows of a local named tuple": pairs_of(Pair), "rows of a local dataclass": pairs_of(Same)}
 
 
-@in_places("processes", "isolated")
-@pytest.mark.parametrize(
-    "dataset", [ps.range(2).map(with_more), ps.range(12).map(widened).batch(2)], ids=["elements", "batches"]
-)
-def test_an_instance_arrives_with_all_that_it_holds(dataset: ps.Dataset[Any], place: Any) -> None:
-    """Attributes beside the fields arrive, and no constructor changes the fields on the way."""
-    with ps.Loader(dataset, **place) as loader:
-        assert list(map(attributes, loader)) == list(map(attributes, dataset))
+def pairs_of(kind: Any) -> ps.Dataset[Any]:
+    """Return batches of rows of a class of two fields."""
+    return ps.range(64).map(lambda number: kind(np.full(2, number), number)).batch(4)
 
 
-@in_places("thread", "processes", "isolated")
-def test_the_bytes_between_fields_are_the_same_everywhere(place: dict[str, Any]) -> None:
+DATASETS: dict[str, ps.Dataset[Any]] = {
+    "batches of many types": ps.concatenate(
+        [ps.range(16).batch(8).map(Packed(number)) for number in range(len(KINDS))]
+    ),
+    "constructed elements": ps.range(12).map(brightened),
+    "large constructed elements": ps.range(6).map(large),
+    "constructed rows": ps.range(12).map(brightened).batch(2),
+    "a function above": ps.range(12).map(brightened).batch(2).map(lambda batch: batch),
+    "made above": ps.range(12).batch(2).map(lambda batch: Brightened(batch, 1)),
+    "in order": ps.range(12).map(brightened).filter(bool).batch(2).map(lambda batch: batch),
+    "elements with more": ps.range(2).map(with_more),
+    "rows with a constructor": ps.range(12).map(widened).batch(2),
+    "elements in another byte order": ps.range(8).map(in_another_byte_order),
+    "rows in another byte order": ps.range(8).map(in_another_byte_order).batch(2),
+    "elements with gaps": ps.range(24).map(padded),
+    "rows with gaps": ps.range(24).map(padded).batch(2),
+}
+
+
+def described(value: Any) -> Any:
+    """Return the types, dtypes and bytes of a value, and the attributes of its objects."""
+    kind: Any = value.__class__
+    if is_numpy(value):
+        array = as_array(value)
+        return kind, array.dtype, array.shape, (array.view("V16") if array.dtype.names else array).tobytes()
+    held = {
+        **getattr(value, "__dict__", {}),
+        **{name: getattr(value, name, None) for name in vars(kind).get("__slots__", ())},
+    }
+    parts: Any = None if held else value
+    if is_dict(value):
+        parts = [(key, described(part)) for key, part in value.items()]
+    elif is_list_or_tuple(value):
+        parts = [described(part) for part in value]
+    return kind, parts, [(name, described(part)) for name, part in held.items()]
+
+
+@in_places("inline", "threads", "processes", "isolated", "isolated processes")
+def test_every_place_keeps_the_types_of_batches(place: dict[str, Any]) -> None:
+    """Batches have the types, attributes, byte orders and bytes between fields that they have in this process.
+
+    No copy of a dataclass, and no way to another process, calls its constructor again. A helper process refuses a class
+    that can't be imported.
+    """
+    datasets = {**DATASETS, **local_classes()}
+    if "isolated" in place:
+        datasets = {"all": ps.concatenate([*DATASETS.values()])}  # one start for all
+    with ps.Loader(next(iter(datasets.values())), **place) as owner:
+        for name, dataset in datasets.items():
+            with owner if name == "all" else ps.Loader(dataset, workers=owner) as loader:
+                assert list(map(described, loader)) == list(map(described, dataset)), name
+
+
+def test_the_bytes_between_fields() -> None:
     """Those of elements are the function's; those of a batch are zero."""
-    dataset = ps.range(24).map(padded)
-    with ps.Loader(dataset, **place) as loader:
-        for number, element in enumerate(loader):
-            assert all(set(leaf.view("V16").tobytes()) == {number + 1} for leaf in element.values())
-    with ps.Loader(dataset.batch(2), **place) as loader:
-        for batch in loader:
-            assert all(not leaf.view("u1").reshape(-1, 16)[:, 1:8].any() for leaf in batch.values())
+    for number, element in enumerate(ps.Loader(DATASETS["elements with gaps"])):
+        assert all(set(leaf.view("V16").tobytes()) == {number + 1} for leaf in element.values())
+    for batch in ps.Loader(DATASETS["rows with gaps"]):
+        assert all(not leaf.view("u1").reshape(-1, 16)[:, 1:8].any() for leaf in batch.values())
+
+
+def test_rows_of_types() -> None:
+    """Stacking makes plain dicts of elements whose type derives from dict; an element's copy has its type."""
+    rows = ps.range(4).map(Numbers())
+    assert {type(batch) for loader in (rows.batch(2), ps.Loader(rows.batch(2))) for batch in loader} == {dict}
+    twice = rows.flat_map(lambda element: [element], counts=[1] * 4).select([1, 1, 2])
+    assert [type(element) for element in ps.Loader(twice)] == [Attributes] * 3
+    for batch in DATASETS["batches of many types"]:
+        x, inner = (batch["x"], batch["dtype"]) if is_dict(batch) else (batch.x, batch.dtype)
+        assert (type(inner[0]), (x * 2).tolist()) == (Shape, inner[1].tolist())
