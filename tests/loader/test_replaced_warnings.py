@@ -7,23 +7,10 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError
+from tests.loader.sent_functions import decode, decode_or_end, refuse
 from tests.places import in_places
 
 pytestmark = pytest.mark.each_value
-
-EVERYWHERE = in_places("inline", "threads", "processes", "isolated", "isolated processes")
-
-
-def decode(number: int) -> int:
-    """Return an even number; raise at others."""
-    if number % 2:
-        raise ValueError(f"{number} is broken")
-    return number
-
-
-def refuse(number: int) -> int:
-    """Raise at every number."""
-    raise ValueError(f"{number} is broken")
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -31,7 +18,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "were delivered" in record.getMessage()]
 
 
-@EVERYWHERE
+@in_places("inline", "threads", "processes", "isolated processes")
 @pytest.mark.parametrize(("on_error", "done"), [("skip", "left out"), (ps.Substitute(50), "replaced")])
 def test_the_log_counts_lost_elements(
     place: dict[str, Any], on_error: Any, done: str, caplog: pytest.LogCaptureFixture
@@ -51,7 +38,7 @@ def test_the_log_counts_lost_elements(
     assert all("ValueError" in text and "is broken" in text and "epoch 0, position " in text for text in messages)
 
 
-@EVERYWHERE
+@in_places("inline", "threads", "processes", "isolated")
 def test_an_epoch_without_elements_is_an_error(place: dict[str, Any]) -> None:
     """The error gives the number of skipped elements and the cause; the next call ends the epoch."""
     with ps.Loader(ps.range(24).map(refuse, on_error="skip").batch(4), **place) as loader:
@@ -73,13 +60,6 @@ def test_filters_may_leave_out_everything() -> None:
     with ps.Loader(dataset.batch(4)) as loader:
         loader.load_state_dict(state)
         assert (before, list(loader)) == ([[0, 1, 2, 3], [4, 5, 6, 7]], [])
-
-
-def decode_or_end(number: int) -> int:
-    """Return a number; raise another error at one of them."""
-    if number == 14:
-        raise LookupError("no such record")
-    return number
 
 
 @in_places("inline", "threads", "processes")

@@ -1,23 +1,14 @@
 """Functions compute with the settings of the program's thread, wherever they run."""
 
-from decimal import Decimal, localcontext
+from decimal import localcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from tests.loader.sent_functions import third
 from tests.places import in_places
-
-
-def third(number: int) -> float:
-    """Return a third of 1, and 1 more if NumPy refuses to divide by zero."""
-    refused = 0
-    try:
-        np.divide(number, 0)
-    except FloatingPointError:
-        refused = 1
-    return float(Decimal(1) / 3 + refused)
 
 
 @pytest.mark.skipif(

@@ -14,22 +14,15 @@ import penstock as ps
 from penstock._caught import raised_by_handler, waited
 from penstock._loader import _iterator
 from penstock._loader._progress import IndexedProgress
-from tests.places import in_places
+from tests.dataset.functions import keep
+from tests.loader.sent_functions import counted, is_kept, row
+from tests.places import place_of
+from tests.profiles import IS_LONG
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 
-SIGNALS = 100
+SIGNALS = 1000 if IS_LONG else 50
 NEXT = ps.LoaderIterator.__next__.__code__
-
-
-def row(number: int) -> dict[str, Any]:
-    """Return an element that takes a moment."""
-    return {"number": number, "squares": np.arange(number, number + 100) ** 2}
-
-
-def is_kept(element: Any) -> bool:
-    """Keep four of five elements."""
-    return bool(element["number"] % 5 != 0)
 
 
 def plain() -> ps.Dataset[Any]:
@@ -52,19 +45,6 @@ def replacing() -> ps.Dataset[Any]:
     return ps.range(240, seed=1).map(row, on_error=ps.Substitute()).batch(4)
 
 
-def is_number(element: object) -> bool:
-    """Keep all elements."""
-    return isinstance(element, int)
-
-
-def counted(folder: str, number: int) -> int:
-    """Return a number once a pipe has a writer; note each call in a file."""
-    with Path(folder, "calls").open("ab") as calls:
-        calls.write(bytes([number]))
-    os.close(os.open(f"{folder}/gate", os.O_RDONLY))
-    return number
-
-
 def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[list[list[int]], int]:
     """Return an epoch's batches, and the number of caught exceptions."""
     found: list[list[int]] = []
@@ -83,10 +63,19 @@ def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[l
     return found, caught
 
 
-@pytest.mark.parametrize("kind", [Tick, TimeoutError, KeyboardInterrupt])
-@in_places("inline", "threads", "processes", "isolated", "isolated threads", "out of order")
-@pytest.mark.parametrize("dataset", [plain, folded, skipping, replacing])
-@pytest.mark.each_value
+@pytest.mark.parametrize(
+    ("dataset", "kind", "place"),
+    [
+        place_of("inline", plain, KeyboardInterrupt),
+        place_of("inline", folded, Tick),
+        place_of("threads", replacing, TimeoutError),
+        place_of("threads", folded, KeyboardInterrupt),
+        place_of("processes", skipping, TimeoutError),
+        place_of("isolated", plain, Tick),
+        place_of("isolated threads", folded, TimeoutError),
+        place_of("out of order", replacing, KeyboardInterrupt),
+    ],
+)
 def test_no_batch_is_lost(
     dataset: Callable[[], ps.Dataset[Any]],
     place: dict[str, Any],
@@ -108,21 +97,24 @@ def test_no_batch_is_lost(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes here")
-@pytest.mark.parametrize("fold", [False, True])
-@in_places("threads", "processes", "isolated")
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        place_of("threads", "rows"),
+        place_of("threads", "fold"),
+        place_of("processes", "fold"),
+        place_of("isolated", "rows"),
+    ],
+)
 def test_work_goes_on_while_time_outs_end_waits(
-    place: dict[str, Any],
-    tmp_path: Path,
-    ticking: Callable[[type[BaseException], int], Ticks],
-    *,
-    fold: bool,
+    steps: str, place: dict[str, Any], tmp_path: Path, ticking: Callable[[type[BaseException], int], Ticks]
 ) -> None:
     """Exceptions of handlers in waits discard no work: each element is computed once, however long a batch takes."""
     gate, calls = tmp_path / "gate", tmp_path / "calls"
     os.mkfifo(gate)
     rows = ps.range(8).map(partial(counted, str(tmp_path)))
     ticks = ticking(Tick, 5)
-    with ps.Loader((rows.filter(is_number) if fold else rows).batch(4), **place) as loader:
+    with ps.Loader((rows.filter(keep) if steps == "fold" else rows).batch(4), **place) as loader:
         batches = iter(loader)
         ticks.start(waited.__code__)
         ended = 0  # waits, since the first element was begun

@@ -11,21 +11,9 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from tests.dataset.functions import keep
+from tests.loader.sent_functions import Waits
 from tests.places import in_places
 from tests.promptness import PATIENCE_SECONDS
-
-
-class Waits:
-    """A function that waits at the first element until the test opens a pipe for writing."""
-
-    def __init__(self, pipe: Path) -> None:
-        self._pipe = str(pipe)
-
-    def __call__(self, number: int) -> int:
-        """Return the element."""
-        if number == 0:
-            open(self._pipe, encoding="ascii").close()
-        return number
 
 
 def datasets(pipe: Path) -> list[ps.Dataset[Any]]:

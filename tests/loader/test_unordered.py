@@ -16,6 +16,7 @@ from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import Gate
 from tests.loader.isolated.parts import Door
+from tests.loader.sent_functions import fails_at_four
 from tests.places import LINUX, in_places
 from tests.workers.processes.functions import kills_itself, large_row, slow
 from tests.workers.processes.killing import kill_a_worker
@@ -297,13 +298,6 @@ def test_a_rank_at_an_epochs_begin_finds_its_own_state() -> None:
     for rank in (0, 2):
         with pytest.raises(StateError, match=r"have no rank, and these are of steps \[0, 8\]. Load this rank's own"):
             resumed(rank, "begun", "within", "ended")
-
-
-def fails_at_four(number: int) -> int:
-    """Return the number; raise at 4."""
-    if number == 4:
-        raise ValueError("damaged")
-    return number
 
 
 @in_places("out of order", "isolated, out of order")

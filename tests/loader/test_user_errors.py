@@ -3,45 +3,35 @@
 import select
 import threading
 import traceback
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import penstock as ps
 from penstock._tree import flatten
 from penstock.errors import UsageError
 from tests.dataset.functions import keep
+from tests.loader.sent_functions import (
+    BAD,
+    ENDS,
+    DecodeError,
+    NestedSource,
+    ReplacingSource,
+    SortingSource,
+    bad,
+    ends_programs,
+    fails,
+    ragged,
+    stop,
+)
 from tests.places import in_places, place_of
 
-WORKERS = ("inline", "thread", "threads")
-BAD = 17
+WORKERS = ("inline", "threads")
 ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
 POSITION = ORDER.index(BAD)
 STEP = POSITION // 4
-
-
-class DecodeError(Exception):
-    """A user's error that can't be made from a text alone."""
-
-    def __init__(self, name: str, offset: int) -> None:
-        super().__init__(name, offset)
-        self.offset = offset
-
-
-def bad(number: int) -> None:
-    """Raise for the bad number."""
-    if number == BAD:
-        raise DecodeError("x.png", offset=number * 2)
-
-
-def fails(number: int) -> int:
-    """Return the number, or raise."""
-    bad(number)
-    return number
 
 
 def fails_randomly(number: int, rng: np.random.Generator) -> int:
@@ -100,40 +90,6 @@ class FailingBlocks(FailingSource):
         out[:] = self.read(keys)
 
 
-class ReplacingSource:
-    """A source whose `read_into` replaces an array of the batch instead of filling it."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, key: int) -> dict[str, Any]:
-        return {"number": np.full(2, key)}
-
-    def read_into(self, keys: Any, out: Any) -> None:
-        """Replace the array."""
-        out["number"] = np.stack([keys, keys], 1)
-
-
-class NestedSource(ReplacingSource):
-    """The same with the array in a dict."""
-
-    def __getitem__(self, key: int) -> dict[str, Any]:
-        return {"number": super().__getitem__(key)}
-
-    def read_into(self, keys: Any, out: Any) -> None:
-        """Replace the array."""
-        super().read_into(keys, out["number"])
-
-
-class SortingSource(ReplacingSource):
-    """A source whose `read_into` sorts the keys in their place."""
-
-    def read_into(self, keys: Any, out: Any) -> None:
-        """Fill the array."""
-        keys.sort()
-        out["number"][:] = keys[:, None]
-
-
 def rows() -> ps.Dataset:
     """Return shuffled numbers."""
     return ps.range(40, seed=3).shuffle()
@@ -174,8 +130,14 @@ def ours(error: BaseException) -> list[str]:
     return [each.f_code.co_name for each in frames if each.f_globals["__name__"].startswith("penstock.")]
 
 
-@in_places("inline", "threads", "processes", "isolated")
-@pytest.mark.parametrize("source", [ReplacingSource, NestedSource, SortingSource])
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        *(place_of(place, source) for place in WORKERS for source in (ReplacingSource, NestedSource, SortingSource)),
+        place_of("processes", ReplacingSource),
+        place_of("isolated", SortingSource),
+    ],
+)
 def test_a_source_that_fills_rows_wrongly_is_read_record_by_record(source: Any, place: dict[str, Any]) -> None:
     """So the batch is correct, although nothing was written to its own arrays, or in another order."""
     backwards = range(39, -1, -1)
@@ -231,51 +193,45 @@ def test_the_frames_between_the_program_and_its_function_are_shown_on_request(mo
             assert most // 4 < len(ours(caught.value)) <= most
 
 
-class Raises:
-    """A function that raises at one number, in a worker and in the consumer, and then succeeds."""
+KINDS = (SystemExit, KeyboardInterrupt, GeneratorExit, OSError, MemoryError)
 
-    def __init__(self, kind: type[BaseException]) -> None:
-        self.kind = kind
-        self.left = 2  # a worker's attempt, and the consumer's
+
+class Raises:
+    """A function that raises each exception at its own number, in a worker and in the consumer, and then succeeds."""
+
+    def __init__(self) -> None:
+        self.left = [(ORDER[8 * index + 2], kind) for index, kind in enumerate(KINDS) for _ in range(2)]
         self._lock = threading.Lock()
 
     def __call__(self, number: int) -> int:
         """Return the number, or raise."""
         with self._lock:
-            if number == BAD and self.left:
-                self.left -= 1
-                raise self.kind("once")
+            for at, kind in self.left:
+                if at == number:
+                    self.left.remove((at, kind))
+                    raise kind("once")
         return number
 
 
 @in_places(*WORKERS)
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, OSError, MemoryError])
 @pytest.mark.parametrize("in_order", ["", "in order"])
-def test_the_iterator_continues_after_any_exception(
-    kind: type[BaseException], place: dict[str, Any], in_order: str
-) -> None:
+def test_the_iterator_continues_after_any_exception(place: dict[str, Any], in_order: str) -> None:
     """After any exception, also one that ends programs, the next call computes the same batch again."""
-    numbers = rows().map(Raises(kind), name="raises")
+    numbers = rows().map(Raises(), name="raises")
     dataset = (numbers.filter(keep) if in_order else numbers).batch(4)
     with ps.Loader(dataset, **place) as loader:
         batches = iter(loader)
         found: list[Any] = []
-        for _ in range(20):
+        caught: set[type[BaseException]] = set()
+        while len(found) < 10:
             try:
                 found.append(next(batches).tolist())
-            except StopIteration:
-                break
-            except kind:
+            except KINDS as error:
+                caught.add(type(error))
                 assert loader.state_dict()["step"] == len(found)
+        assert next(batches, None) is None
         assert found == [ORDER[i : i + 4] for i in range(0, 40, 4)]
-
-
-ENDS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError]
-
-
-def ends_programs(number: int) -> int:
-    """Raise what ends programs, threads or coroutines."""
-    raise ENDS[number]("by the function")
+        assert caught == set(KINDS)
 
 
 def test_what_ends_programs_arrives_from_a_helper() -> None:
@@ -285,11 +241,6 @@ def test_what_ends_programs_arrives_from_a_helper() -> None:
             loader.seek(step)
             with pytest.raises(kind, match="by the function"):
                 next(iter(loader))
-
-
-def ragged(number: int) -> NDArray[np.float64]:
-    """Return an array, one of which is longer."""
-    return np.zeros(2 if number == 6 else 1)
 
 
 @in_places("inline", "threads", "processes")
@@ -302,13 +253,6 @@ def test_rows_that_do_not_stack_name_their_batch(place: dict[str, Any]) -> None:
         list(loader)
     assert str(raised.value) == str(expected.value)
     assert "while making the batch of step 1: epoch 0, from position 4 on" in raised.value.__notes__
-
-
-def stop(element: Any, *_: object) -> Any:
-    """Raise StopIteration at one number; it would end a plain loop silently."""
-    if element == BAD or str(BAD) in str(element).strip("[]").split(", "):
-        raise StopIteration
-    return element
 
 
 class StoppingSource(FailingSource):

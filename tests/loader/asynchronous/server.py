@@ -1,9 +1,11 @@
-"""A real HTTP server on this machine that counts its simultaneous requests, and a source that reads from it."""
+"""A real HTTP server on this machine that counts its simultaneous requests, and sources that other processes read."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,3 +103,50 @@ class OverHttp:
         finally:
             writer.close()
             await writer.wait_closed()
+
+
+class Noted:
+    """Numbers of an async source, and a function of them that waits at one; both note in files what they get."""
+
+    def __init__(self, folder: Path) -> None:
+        self.requested, self.computed, self.gate = folder / "requested", folder / "computed", folder / "gate"
+        os.mkfifo(self.gate)
+
+    def __len__(self) -> int:
+        return 1000
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the keys."""
+        await asyncio.sleep(0)
+        numbers = [int(key) for key in keys]
+        _append(self.requested, numbers)
+        return numbers
+
+    def compute(self, number: int) -> int:
+        """Return the number."""
+        _append(self.computed, [number])
+        if number == 16:
+            self.gate.read_bytes()
+        return number
+
+    def not_computed(self) -> set[int]:
+        """Return the numbers that were requested, and not computed."""
+        requested, computed = (set(map(int, path.read_text().split())) for path in (self.requested, self.computed))
+        return requested - computed
+
+
+class Squares:
+    """A source of two squares."""
+
+    def __len__(self) -> int:
+        return 2
+
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return squares."""
+        await asyncio.sleep(0)
+        return [(key + 5) ** 2 for key in keys.tolist()]
+
+
+def _append(path: Path, numbers: list[int]) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{number}\n" for number in numbers)

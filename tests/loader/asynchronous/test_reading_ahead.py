@@ -1,7 +1,6 @@
 """With workers, records of async sources are requested ahead, within a bound."""
 
 import asyncio
-import os
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.equivalence.decisions import random_decisions
-from tests.loader.asynchronous.server import OverHttp, dataset_of, serving
+from tests.loader.asynchronous.server import Noted, OverHttp, Squares, dataset_of, serving
 from tests.places import LINUX
 
 
@@ -64,41 +63,6 @@ def test_requests_of_processes_reach_the_window_and_never_exceed_it(kind: str, w
             assert [batch.tolist() for batch in loader] == expected
         assert most <= server.most <= window
         assert sorted(server.answered) == list(range(300))
-
-
-class Noted:
-    """Numbers of an async source, and a function of them that waits at one; both note in files what they get."""
-
-    def __init__(self, folder: Path) -> None:
-        self.requested, self.computed, self.gate = folder / "requested", folder / "computed", folder / "gate"
-        os.mkfifo(self.gate)
-
-    def __len__(self) -> int:
-        return 1000
-
-    async def read(self, keys: NDArray[np.int64]) -> list[int]:
-        """Return the keys."""
-        await asyncio.sleep(0)
-        numbers = [int(key) for key in keys]
-        _append(self.requested, numbers)
-        return numbers
-
-    def compute(self, number: int) -> int:
-        """Return the number."""
-        _append(self.computed, [number])
-        if number == 16:
-            self.gate.read_bytes()
-        return number
-
-    def not_computed(self) -> set[int]:
-        """Return the numbers that were requested, and not computed."""
-        requested, computed = (set(map(int, path.read_text().split())) for path in (self.requested, self.computed))
-        return requested - computed
-
-
-def _append(path: Path, numbers: list[int]) -> None:
-    with path.open("a") as file:
-        file.writelines(f"{number}\n" for number in numbers)
 
 
 @LINUX
@@ -231,15 +195,3 @@ def test_repeated_keys_give_their_records(seed: int, isolated: bool) -> None:  #
         ps.Loader(dataset, num_workers=3, workers="threads", prefetch=1, isolated=isolated) as loader,
     ):
         assert list(loader) == expected
-
-
-class Squares:
-    """A source of two squares."""
-
-    def __len__(self) -> int:
-        return 2
-
-    async def read(self, keys: NDArray[np.int64]) -> list[int]:
-        """Return squares."""
-        await asyncio.sleep(0)
-        return [(key + 5) ** 2 for key in keys.tolist()]

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from tests.equivalence.definition import digest, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.loader.placing.loaders import PlacedByThread, PlacedLoader
+from tests.loader.sent_functions import large
 from tests.places import PLACES, in_places, place_of
 
 EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
@@ -83,11 +83,6 @@ def numbers() -> ps.Dataset:
 def divide(number: int) -> int:
     """Return the number; fail at 7."""
     return number // (number - 7) * 0 + number
-
-
-def large(number: int) -> Any:
-    """Return a row in leased memory, not a copy."""
-    return np.full(1 << 17, number, np.int64)
 
 
 def counted(batches: Any) -> list[str]:

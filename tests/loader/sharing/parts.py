@@ -5,12 +5,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 
 import penstock as ps
 from tests.dataset.functions import is_even
 from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_numpy
+from tests.loader.sent_functions import as_list, halves
 
 KINDS = pytest.mark.parametrize(
     "kind",
@@ -22,27 +22,6 @@ KINDS = pytest.mark.parametrize(
         ),
     ],
 )
-
-
-def halves(number: int) -> dict[str, Any]:
-    """Return a row of two leaves."""
-    return {"number": number, "half": np.full(3, number / 2, np.float32)}
-
-
-def by_one(number: int) -> dict[int, int]:
-    """Return a row whose key is a number."""
-    return {1: number}
-
-
-def by_true(number: int) -> dict[bool, int]:
-    """Return a row whose key equals that number, but is a bool."""
-    return {True: number}
-
-
-def as_list(rows: list[Any]) -> list[Any]:
-    """Merge rows by a function of the user's."""
-    return rows
-
 
 TRAINING: ps.Dataset = ps.range(90, seed=1).shuffle().map(halves).batch(4)
 VALIDATION: ps.Dataset = ps.range(50, seed=2).map(abs).batch(7)

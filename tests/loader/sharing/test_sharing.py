@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import UsageError
 from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.loader.sent_functions import by_one, by_true
 from tests.loader.sharing.parts import (
     IN_ORDER,
     KINDS,
     MERGED,
     TRAINING,
     VALIDATION,
-    by_one,
-    by_true,
     listed,
     pair,
     plain,

@@ -1,0 +1,210 @@
+"""Functions of datasets that other processes import; this module imports little, so that they start soon."""
+
+import os
+from asyncio import CancelledError
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+
+BAD = 17
+ENDS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError]
+
+
+def row(number: int) -> dict[str, Any]:
+    """Return an element that takes a moment."""
+    return {"number": number, "squares": np.arange(number, number + 100) ** 2}
+
+
+def is_kept(element: Any) -> bool:
+    """Keep four of five elements."""
+    return bool(element["number"] % 5 != 0)
+
+
+def counted(folder: str, number: int) -> int:
+    """Return a number once a pipe has a writer; note each call in a file."""
+    with Path(folder, "calls").open("ab") as calls:
+        calls.write(bytes([number]))
+    os.close(os.open(f"{folder}/gate", os.O_RDONLY))
+    return number
+
+
+def marked(number: int, origin: ps.Origin) -> dict[str, int]:
+    """Return a row with the position of its element."""
+    return {"position": origin.position, "number": int(number)}
+
+
+def thirds(row: Any) -> bool:
+    """Keep two of three rows."""
+    return int(np.asarray(row["number"]).flat[0]) % 3 != 1
+
+
+def copies(row: Any) -> list[Any]:
+    """Return a row up to three times."""
+    return [row] * (row["number"] % 4)
+
+
+def fails_at_some(row: Any) -> Any:
+    """Return a row; fail at some."""
+    if row["number"] % 5 == 2:
+        raise ValueError("corrupt")
+    return row
+
+
+def inner(row: Any) -> Any:
+    """Return a row without its seed."""
+    return {**row["element"], "seed": row["seed"]}
+
+
+def drawn(row: Any, rng: np.random.Generator) -> Any:
+    """Return a row with a random draw."""
+    return {**row, "draw": rng.random()}
+
+
+def decode(number: int) -> int:
+    """Return an even number; raise at others."""
+    if number % 2:
+        raise ValueError(f"{number} is broken")
+    return number
+
+
+def refuse(number: int) -> int:
+    """Raise at every number."""
+    raise ValueError(f"{number} is broken")
+
+
+def decode_or_end(number: int) -> int:
+    """Return a number; raise another error at one of them."""
+    if number == 14:
+        raise LookupError("no such record")
+    return number
+
+
+def third(number: int) -> float:
+    """Return a third of 1, and 1 more if NumPy refuses to divide by zero."""
+    refused = 0
+    try:
+        np.divide(number, 0)
+    except FloatingPointError:
+        refused = 1
+    return float(Decimal(1) / 3 + refused)
+
+
+def fails_at_four(number: int) -> int:
+    """Return the number; raise at 4."""
+    if number == 4:
+        raise ValueError("damaged")
+    return number
+
+
+def large(number: int) -> Any:
+    """Return a row in leased memory, not a copy."""
+    return np.full(1 << 17, number, np.int64)
+
+
+class Waits:
+    """A function that waits at the first element until the test opens a pipe for writing."""
+
+    def __init__(self, pipe: Path) -> None:
+        self._pipe = str(pipe)
+
+    def __call__(self, number: int) -> int:
+        """Return the element."""
+        if number == 0:
+            open(self._pipe, encoding="ascii").close()
+        return number
+
+
+def halves(number: int) -> dict[str, Any]:
+    """Return a row of two leaves."""
+    return {"number": number, "half": np.full(3, number / 2, np.float32)}
+
+
+def by_one(number: int) -> dict[int, int]:
+    """Return a row whose key is a number."""
+    return {1: number}
+
+
+def by_true(number: int) -> dict[bool, int]:
+    """Return a row whose key equals that number, but is a bool."""
+    return {True: number}
+
+
+def as_list(rows: list[Any]) -> list[Any]:
+    """Merge rows by a function of the user's."""
+    return rows
+
+
+class DecodeError(Exception):
+    """A user's error that can't be made from a text alone."""
+
+    def __init__(self, name: str, offset: int) -> None:
+        super().__init__(name, offset)
+        self.offset = offset
+
+
+def bad(number: int) -> None:
+    """Raise for the bad number."""
+    if number == BAD:
+        raise DecodeError("x.png", offset=number * 2)
+
+
+def fails(number: int) -> int:
+    """Return the number, or raise."""
+    bad(number)
+    return number
+
+
+class ReplacingSource:
+    """A source whose `read_into` replaces an array of the batch instead of filling it."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {"number": np.full(2, key)}
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Replace the array."""
+        out["number"] = np.stack([keys, keys], 1)
+
+
+class NestedSource(ReplacingSource):
+    """The same with the array in a dict."""
+
+    def __getitem__(self, key: int) -> dict[str, Any]:
+        return {"number": super().__getitem__(key)}
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Replace the array."""
+        super().read_into(keys, out["number"])
+
+
+class SortingSource(ReplacingSource):
+    """A source whose `read_into` sorts the keys in their place."""
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Fill the array."""
+        keys.sort()
+        out["number"][:] = keys[:, None]
+
+
+def ends_programs(number: int) -> int:
+    """Raise what ends programs, threads or coroutines."""
+    raise ENDS[number]("by the function")
+
+
+def ragged(number: int) -> NDArray[np.float64]:
+    """Return an array, one of which is longer."""
+    return np.zeros(2 if number == 6 else 1)
+
+
+def stop(element: Any, *_: object) -> Any:
+    """Raise StopIteration at one number; it would end a plain loop silently."""
+    if element == BAD or str(BAD) in str(element).strip("[]").split(", "):
+        raise StopIteration
+    return element
