@@ -1,7 +1,6 @@
 """Functions of datasets that other processes import; this module imports little, so that they start soon."""
 
 import os
-from asyncio import CancelledError
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 import penstock as ps
 
 BAD = 17
-ENDS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError]
 
 
 def row(number: int) -> dict[str, Any]:
@@ -191,11 +189,6 @@ class SortingSource(ReplacingSource):
         """Fill the array."""
         keys.sort()
         out["number"][:] = keys[:, None]
-
-
-def ends_programs(number: int) -> int:
-    """Raise what ends programs, threads or coroutines."""
-    raise ENDS[number]("by the function")
 
 
 def ragged(number: int) -> NDArray[np.float64]:

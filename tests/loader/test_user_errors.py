@@ -15,13 +15,11 @@ from penstock.errors import UsageError
 from tests.dataset.functions import keep
 from tests.loader.sent_functions import (
     BAD,
-    ENDS,
     DecodeError,
     NestedSource,
     ReplacingSource,
     SortingSource,
     bad,
-    ends_programs,
     fails,
     ragged,
     stop,
@@ -232,15 +230,6 @@ def test_the_iterator_continues_after_any_exception(place: dict[str, Any], in_or
         assert next(batches, None) is None
         assert found == [ORDER[i : i + 4] for i in range(0, 40, 4)]
         assert caught == set(KINDS)
-
-
-def test_what_ends_programs_arrives_from_a_helper() -> None:
-    """An isolated loader raises it with its type, as a loader in the program's own process does."""
-    with ps.Loader(ps.range(4).map(ends_programs).batch(1), isolated=True) as loader:
-        for step, kind in enumerate(ENDS):
-            loader.seek(step)
-            with pytest.raises(kind, match="by the function"):
-                next(iter(loader))
 
 
 @in_places("inline", "threads", "processes")

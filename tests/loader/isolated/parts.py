@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from asyncio import CancelledError
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +132,14 @@ def strange(number: int) -> int:
     if number == DEADLY:
         raise StrangeError(1, 2)
     return number
+
+
+ENDS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError]
+
+
+def ends_programs(number: int) -> int:
+    """Raise what ends programs, threads or coroutines."""
+    raise ENDS[number]("by the function")
 
 
 def unsendable(elements: list[Any]) -> Any:

@@ -87,3 +87,12 @@ def test_an_unreadable_dataset_is_an_error() -> None:
                 next(iter(loader))
             assert any("being prepared" in note for note in raised.value.__notes__)
         assert loader.stats()["worker_restarts"] == 0
+
+
+def test_what_ends_programs_arrives_from_a_helper() -> None:
+    """An isolated loader raises it with its type, as a loader in the program's own process does."""
+    with isolated(ps.range(4).map(parts.ends_programs).batch(1)) as loader:
+        for step, kind in enumerate(parts.ENDS):
+            loader.seek(step)
+            with pytest.raises(kind, match="by the function"):
+                next(iter(loader))
