@@ -1,6 +1,7 @@
 """Functions of datasets that other processes import; this module imports little, so that they start soon."""
 
 import os
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,66 @@ def bad(number: int) -> None:
         raise DecodeError("x.png", offset=number * 2)
 
 
-def fails(number: int) -> int:
-    """Return the number, or raise."""
-    bad(number)
-    return number
+def stop(number: int) -> None:
+    """Raise StopIteration at the bad number; it would end a plain loop silently."""
+    if number == BAD:
+        raise StopIteration
+
+
+class Checked:
+    """Functions that call another one with each number, which may raise."""
+
+    def __init__(self, check: Callable[[int], None]) -> None:
+        self.check = check
+
+    def map(self, number: int) -> int:
+        """Return the number."""
+        self.check(number)
+        return number
+
+    def map_randomly(self, number: int, rng: np.random.Generator) -> int:
+        """Return the number."""
+        rng.random()
+        return self.map(number)
+
+    def map_with_origin(self, number: int, origin: ps.Origin) -> int:
+        """Return the number."""
+        assert origin.key == number
+        return self.map(number)
+
+    def generate(self, number: int) -> Any:
+        """Yield the number."""
+        yield self.map(number)
+
+    def keep(self, number: int) -> bool:
+        """Keep the number."""
+        return self.map(number) >= 0
+
+    def batch(self, rows: Any) -> NDArray[Any]:
+        """Return rows as an array."""
+        return np.array([self.map(int(number)) for number in rows])
+
+
+class CheckedSource(Checked):
+    """A source of numbers."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> int:
+        return self.map(key)
+
+
+class CheckedBlocks(CheckedSource):
+    """The same source, read in blocks or straight into a batch."""
+
+    def read(self, keys: Any) -> list[int]:
+        """Return the records."""
+        return [self.map(int(key)) for key in keys]
+
+    def read_into(self, keys: Any, out: Any) -> None:
+        """Write the records."""
+        out[:] = self.read(keys)
 
 
 class ReplacingSource:
@@ -194,10 +251,3 @@ class SortingSource(ReplacingSource):
 def ragged(number: int) -> NDArray[np.float64]:
     """Return an array, one of which is longer."""
     return np.zeros(2 if number == 6 else 1)
-
-
-def stop(element: Any, *_: object) -> Any:
-    """Raise StopIteration at one number; it would end a plain loop silently."""
-    if element == BAD or str(BAD) in str(element).strip("[]").split(", "):
-        raise StopIteration
-    return element

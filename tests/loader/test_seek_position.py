@@ -147,20 +147,6 @@ def test_ranks_that_seek_together_are_in_the_same_epoch() -> None:
             assert (loader.epoch, rows_of([next(iter(loader))])) == (1, rows_of([first]))
 
 
-def test_two_seeks_forget_the_steps_between() -> None:
-    """After a seek back and a seek to a position, the steps between are unknown."""
-    dataset = ROWS["filter"]().batch(4)
-    with ps.Loader(dataset) as loader:
-        batches = iter(loader)
-        for _ in range(5):
-            next(batches)
-        loader.seek(2)
-        loader.seek(position=21)
-        with pytest.raises(ps.errors.StateError, match="only the last delivered steps are known: 0 to 2"):
-            loader.batch_at(3)
-        assert rows_of(loader) == expected_from(ROWS["filter"](), 0, 21)
-
-
 def test_nothing_before_the_position_is_computed() -> None:
     """A seek to a position computes no element."""
     computed: list[int] = []

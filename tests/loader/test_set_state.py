@@ -100,7 +100,8 @@ def test_an_older_iterator_that_loads_a_state_is_the_current_one(kind: str, plac
     with ps.Loader(dataset, **place) as loader:
         older = iter(loader)
         first = next(older).tolist()
-        state = loader.state_dict()
+        state = older.get_state()
+        assert state == loader.state_dict()
         newer = iter(loader)
         older.set_state(state)
         with pytest.raises(ClosedError, match="a state was loaded after this iterator was made"):

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
 from tests.dataset.functions import is_even
@@ -14,17 +12,6 @@ from tests.dataset.functions import is_even
 def numbers(size: int = 4, length: int = 40, *, seed: int = 3) -> ps.Dataset:
     """Return batches of shuffled numbers."""
     return ps.range(length, seed=seed).shuffle().batch(size)
-
-
-def after(dataset: ps.Dataset, steps: int) -> dict[str, Any]:
-    """Return the state after so many batches, with whole epochs before the last."""
-    loader = ps.Loader(dataset)
-    while steps:
-        for _ in loader:
-            steps -= 1
-            if not steps:
-                break
-    return loader.state_dict()
 
 
 def is_plain(value: object) -> bool:
@@ -61,69 +48,6 @@ def test_states_stay_below_a_kilobyte() -> None:
         assert len(json.dumps(state)) < 1000
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 3]))
-def test_the_state_of_any_step_can_be_requested(taken: int, step: int, workers: int) -> None:
-    """`state_dict(step=k)` is the state as if exactly k batches had been delivered."""
-    with ps.Loader(numbers(), num_workers=workers) as loader:
-        found = 0
-        while found < taken:
-            for _ in loader:
-                found += 1
-                if found == taken:
-                    break
-        assert loader.state_dict(step=step) == after(numbers(), step)
-
-
-def test_a_state_from_before_a_break_can_be_saved() -> None:
-    """A state of an abandoned epoch's step resumes the rest of that epoch."""
-    loader = ps.Loader(numbers())
-    first = next(iter(loader)).tolist()
-    batches = iter(loader)
-    next(batches)
-    other = ps.Loader(numbers())
-    other.load_state_dict(loader.state_dict(step=0))
-    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in numbers()]
-    assert other.batch_at(0).tolist() == first
-
-
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(40).filter(is_even).batch(4)])
-def test_a_state_after_a_break_and_iter_is_the_next_epochs_start(dataset: ps.Dataset) -> None:
-    """The next epoch's first state is its start, also before its first batch."""
-    loader = ps.Loader(dataset)
-    next(iter(loader))
-    iter(loader)
-    state = loader.state_dict()
-    assert (state["step"], state["epoch"], state["position"]) == (1, 1, 0)
-
-
-@pytest.mark.parametrize("dataset", [numbers(), ps.range(80, seed=1).shuffle().filter(is_even).batch(4)])
-def test_seeking_back_over_a_break_forgets_it(dataset: ps.Dataset) -> None:
-    """After a seek to before a break, the whole epoch is read, and steps are counted accordingly."""
-    loader = ps.Loader(dataset)
-    expected = [batch.tolist() for batch in dataset]
-    next(iter(loader))
-    assert len(list(loader)) == 10
-    loader.seek(0)
-    found = iter(loader)
-    assert [next(found).tolist() for _ in range(3)] == expected[:3]
-    assert loader.state_dict()["epoch"] == 0
-    other = ps.Loader(dataset)
-    other.load_state_dict(loader.state_dict())
-    assert [batch.tolist() for batch in other] == expected[3:]
-    assert loader.batch_at(2).tolist() == expected[2]
-
-
-def test_seeking_back_over_a_break_forgets_later_steps() -> None:
-    """A dataset that is read in order forgets steps that will have other batches."""
-    loader = ps.Loader(ps.range(80, seed=1).shuffle().filter(is_even).batch(4))
-    next(iter(loader))
-    list(loader)  # steps 1 to 10 are the next epoch
-    loader.seek(0)
-    for step in range(1, 10):
-        with pytest.raises(ps.errors.StateError, match=r"only the last delivered steps are known: 0 to 0"):
-            loader.batch_at(step)
-
-
 class Counting:
     """A source of numbers that counts its reads."""
 
@@ -155,20 +79,6 @@ def test_loading_a_state_reads_nothing(step: int) -> None:
     assert (resumed.step, resumed.position) == (step, 8 * step)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 5])
-def test_workers_are_no_part_of_a_state(workers: int) -> None:
-    """Loaders with other numbers of workers have equal states, and resume each other's."""
-    expected = [batch.tolist() for batch in numbers()][4:]
-    with ps.Loader(numbers(), num_workers=workers, prefetch=3) as loader:
-        batches = iter(loader)
-        for _ in range(4):
-            next(batches)
-        state = loader.state_dict()
-        assert state == after(numbers(), 4)
-        loader.load_state_dict(state)
-        assert [batch.tolist() for batch in loader] == expected
-
-
 @pytest.mark.parametrize("dataset", [numbers(), ps.range(79).filter(is_even).batch(4)])
 @pytest.mark.parametrize("arguments", [{}, {"num_workers": 2, "ordered": False}])
 def test_steps_done_counts_the_steps_behind(dataset: ps.Dataset, arguments: dict[str, Any]) -> None:
@@ -178,15 +88,3 @@ def test_steps_done_counts_the_steps_behind(dataset: ps.Dataset, arguments: dict
         assert counts == list(range(21))
         other.load_state_dict(loader.state_dict())
         assert other.steps_done == 20
-
-
-def test_iterators_have_the_state_too() -> None:
-    """An iterator's `get_state` and `set_state` use its loader's state, and the iterator continues from there."""
-    loader = ps.Loader(numbers())
-    batches = iter(loader)
-    next(batches)
-    state = batches.get_state()
-    expected = [batch.tolist() for batch in batches]
-    assert next(batches, None) is None
-    batches.set_state(state)
-    assert [batch.tolist() for batch in batches] == expected

@@ -18,7 +18,7 @@ from tests.loader.asynchronous.server import PATIENCE_SECONDS, dataset_of
 from tests.places import in_places
 from tests.programs.forked import outcome
 
-WORKERS = in_places("inline", "thread", "threads")
+WORKERS = in_places("inline", "threads")
 KINDS = pytest.mark.parametrize("kind", ["indexed", "ordered"])
 BAD = 17
 
@@ -91,66 +91,47 @@ def raised_by(loader: Any) -> tuple[list[Any], Exception]:
     return found, caught.value
 
 
+FAULTS: list[Callable[[], object]] = [
+    lambda: RefusedError(403, "/17"),
+    lambda: ValueError("no image"),
+    lambda: [1, 2, 3],
+    nothing,
+    IndexError,
+]
+
+
 @WORKERS
 @KINDS
-@pytest.mark.parametrize(
-    "fault", [lambda: RefusedError(403, "/17"), lambda: ValueError("no image"), lambda: [1, 2, 3], nothing, IndexError]
-)
-def test_errors_are_those_of_any_source(kind: str, place: dict[str, Any], fault: Callable[[], object]) -> None:
+def test_errors_are_those_of_any_source(kind: str, place: dict[str, Any]) -> None:
     """After the batches before it comes the error of a plain source, with the same notes."""
-    _, plain = raised_by(ps.Loader(dataset_of(Plain(fault), kind)))
-    with ps.Loader(dataset_of(Failing(fault), kind), **place) as loader:
-        found, caught = raised_by(loader)
-        assert found == EXPECTED[:STEP]
-        assert (type(caught), str(caught)) == (type(plain), str(plain).replace("Plain", "Failing"))
-        assert caught.__notes__[-1:] == plain.__notes__[-1:]
-        assert "path /17" in f"{caught} {caught.__notes__}" or isinstance(fault(), list | None)
-        assert loader.state_dict()["step"] == STEP
-        if kind == "indexed":
-            loader.seek(STEP + 1)
-            assert [batch.tolist() for batch in loader] == EXPECTED[STEP + 1 :]
+    for fault in FAULTS:
+        _, plain = raised_by(ps.Loader(dataset_of(Plain(fault), kind)))
+        with ps.Loader(dataset_of(Failing(fault), kind), **place) as loader:
+            found, caught = raised_by(loader)
+            assert found == EXPECTED[:STEP]
+            assert (type(caught), str(caught)) == (type(plain), str(plain).replace("Plain", "Failing"))
+            assert caught.__notes__[-1:] == plain.__notes__[-1:]
+            assert "path /17" in f"{caught} {caught.__notes__}" or isinstance(fault(), list | None)
+            assert loader.state_dict()["step"] == STEP
+            if kind == "indexed":
+                loader.seek(STEP + 1)
+                assert [batch.tolist() for batch in loader] == EXPECTED[STEP + 1 :]
 
 
 @WORKERS
 @KINDS
-@pytest.mark.parametrize("fault", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_an_exception_that_ends_programs_ends_no_event_loop(
-    kind: str, place: dict[str, Any], fault: Callable[[], object]
-) -> None:
-    """The consumer gets the coroutine's exception, and the source's loop continues."""
-    source = Failing(fault, times=1000)
+def test_an_exception_that_ends_programs_ends_no_event_loop(kind: str, place: dict[str, Any]) -> None:
+    """The consumer gets the coroutine's exception, and the source's loop continues; a lost connection is retried."""
+    source = Failing(nothing)
     with ps.Loader(dataset_of(source, kind), **place) as loader:
-        with pytest.raises((KeyboardInterrupt, SystemExit, CancelledError)):
-            list(loader)
-        source.times = 0
-        loader.seek(0)
-        assert [batch.tolist() for batch in loader] == EXPECTED
-
-
-@WORKERS
-@KINDS
-def test_a_passing_error_is_retried(kind: str, place: dict[str, Any]) -> None:
-    """A connection that is lost now and then loses no batch and raises nothing."""
-    with ps.Loader(dataset_of(Failing(ConnectionResetError, times=2), kind), **place) as loader:
-        assert [batch.tolist() for batch in loader] == EXPECTED
-
-
-@WORKERS
-def test_a_substitute_is_read_when_it_is_needed(place: dict[str, Any]) -> None:
-    """`on_error` of a step above reads substitutes, as over any source."""
-
-    def refuse(number: int) -> int:
-        if number % 5 == 1:
-            raise ValueError("corrupt")
-        return number
-
-    def dataset(source: Any) -> ps.Dataset[Any]:
-        rows: ps.Dataset[Any] = ps.read(source, seed=3)
-        return rows.shuffle().map(refuse, on_error=ps.Substitute()).batch(4)
-
-    expected = [batch.tolist() for batch in dataset(list(range(40)))]
-    with ps.Loader(dataset(Failing(nothing, times=0)), **place) as loader:
-        assert [batch.tolist() for batch in loader] == expected
+        for fault in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            source.fault, source.times = fault, 1000
+            with pytest.raises((KeyboardInterrupt, SystemExit, CancelledError)):
+                list(loader)
+            source.fault, source.times = ConnectionResetError, 2
+            loader.seek(0)
+            assert [batch.tolist() for batch in loader] == EXPECTED
+            loader.seek(0)
 
 
 class Stuck:
@@ -179,35 +160,30 @@ class Stuck:
                 self.is_idle.set()
         return []
 
-    def wait_idle(self) -> None:
-        """Wait until no request waits any more."""
-        assert self.is_idle.wait(PATIENCE_SECONDS)
-
 
 @KINDS
-@pytest.mark.parametrize("end", ["close", "drop", "newer", "seek"])
-def test_an_abandoned_iterator_cancels_its_requests(kind: str, end: str) -> None:
+def test_an_abandoned_iterator_cancels_its_requests(kind: str) -> None:
     """Closing, dropping or replacing an iterator, or a seek, cancels its requests and frees its workers."""
-    source = Stuck(8)
-    rows = ps.read(source)
-    dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
-    loader = ps.Loader(dataset, num_workers=2, limits=ps.Limits(read_ahead=30))
-    batches: Any = iter(loader)
-    assert next(batches).tolist() == [0, 1, 2, 3]
-    assert source.stuck.wait(PATIENCE_SECONDS)
-    match end:
-        case "close":
-            loader.close()
-        case "drop":
-            del batches
-            gc.collect()
-        case "newer":
-            source.answers = 1000
-            assert next(iter(loader)).tolist() == [0, 1, 2, 3]
-        case _:
-            loader.seek(1)
-    source.wait_idle()
-    loader.close()
+    for end in ("close", "drop", "newer", "seek"):
+        source = Stuck(8)
+        rows = ps.read(source)
+        dataset = rows.batch(4) if kind == "indexed" else rows.filter(keep).batch(4)
+        with ps.Loader(dataset, num_workers=2, limits=ps.Limits(read_ahead=30)) as loader:
+            batches = iter(loader)
+            assert next(batches).tolist() == [0, 1, 2, 3]
+            assert source.stuck.wait(PATIENCE_SECONDS)
+            match end:
+                case "close":
+                    loader.close()
+                case "drop":
+                    del batches
+                    gc.collect()
+                case "newer":
+                    source.answers = 1000
+                    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+                case _:
+                    loader.seek(1)
+            assert source.is_idle.wait(PATIENCE_SECONDS)
 
 
 class Record:
@@ -218,13 +194,12 @@ class Record:
 
 
 class Observed:
-    """A source that counts its records in memory."""
+    """A source that notes when many of its records are in memory, and when none is."""
 
-    def __init__(self, many: int) -> None:
+    def __init__(self) -> None:
         self.alive = 0
         self.has_many = threading.Event()
         self.has_none = threading.Event()
-        self._many = many
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -233,27 +208,24 @@ class Observed:
     async def read(self, keys: NDArray[np.int64]) -> list[Record]:
         """Return new records."""
         await asyncio.sleep(0)
-        return [self._made(int(key)) for key in keys]
+        records = [Record(int(key)) for key in keys]
+        for record in records:
+            weakref.finalize(record, self._count, -1)
+            self._count(1)
+        return records
 
-    def _made(self, key: int) -> Record:
-        record = Record(key)
-        weakref.finalize(record, self._dropped)
+    def _count(self, more: int) -> None:
         with self._lock:
-            self.alive += 1
-            if self.alive >= self._many:
+            self.alive += more
+            if self.alive >= 20:
                 self.has_many.set()
-        return record
-
-    def _dropped(self) -> None:
-        with self._lock:
-            self.alive -= 1
             if not self.alive:
                 self.has_none.set()
 
 
 def test_a_closed_loader_keeps_no_records_that_were_read_ahead() -> None:
     """They are gone without Python's collector, which may run much later."""
-    source = Observed(many=20)
+    source = Observed()
     gc.disable()
     try:
         dataset = ps.read(source).map(lambda record: record.key).batch(4)
@@ -270,30 +242,13 @@ def test_a_closed_loader_keeps_no_records_that_were_read_ahead() -> None:
 
 def test_a_source_has_one_event_loop_for_its_lifetime() -> None:
     """Indexing and successive loaders share a source's loop, which ends with the source."""
-
-    def load(source: Any, workers: int) -> None:
-        with ps.Loader(ps.read(source).shuffle().batch(4), num_workers=workers) as loader:
-            assert sum(len(batch) for batch in loader) == 20
-
-    class Local:
-        def __init__(self) -> None:
-            self.loops: set[asyncio.AbstractEventLoop] = set()
-            self.threads: set[threading.Thread] = set()
-
-        def __len__(self) -> int:
-            return 20
-
-        async def read(self, keys: NDArray[np.int64]) -> list[int]:
-            self.loops.add(asyncio.get_running_loop())
-            self.threads.add(threading.current_thread())
-            return [int(key) for key in keys]
-
-    source: Any = Local()
+    source: Any = Session()
     assert ps.read(source)[3] == 3
     for workers in (0, 2, 2):
-        load(source, workers)
+        with ps.Loader(ps.read(source).shuffle().batch(4), num_workers=workers) as loader:
+            assert sum(len(batch) for batch in loader) == 8
+        del loader
     (thread,) = source.threads
-    assert len(source.loops) == 1
     assert thread.is_alive()
     del source
     for pipeline in threading.enumerate():  # those that read ahead: closing a loader doesn't wait for their end
@@ -310,14 +265,14 @@ class Session:
     def __init__(self) -> None:
         self.is_open = False
         self.notes: list[str] = []
-        self.loops: set[asyncio.AbstractEventLoop] = set()
+        self.threads: set[threading.Thread] = set()
 
     def __len__(self) -> int:
         return 8
 
     async def read(self, keys: NDArray[np.int64]) -> list[int]:
         """Open the session, and return the keys."""
-        self.loops.add(asyncio.get_running_loop())
+        self.threads.add(threading.current_thread())
         if not self.is_open:
             self.is_open = True
             self.notes.append("open")
@@ -325,7 +280,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Close the session."""
-        self.loops.add(asyncio.get_running_loop())
+        self.threads.add(threading.current_thread())
         await asyncio.sleep(0)
         self.is_open = False
         self.notes.append("close")
@@ -346,7 +301,7 @@ def test_the_last_loader_closes_the_session_of_its_sources(place: dict[str, Any]
         second.close()
         assert not source.is_open
     assert source.notes == ["open", "close"] * 2
-    assert len(source.loops) == 1
+    assert len(source.threads) == 1
 
 
 class Lasting(Session):
@@ -447,24 +402,18 @@ def test_reading_inside_its_own_read_is_refused() -> None:
     source.dataset = None
 
 
-def test_wrong_sources_and_limits_are_refused() -> None:
-    """The error names a source's missing or wrong part and the remedy, when the dataset is made."""
+class Endless:
+    """A source without a length."""
 
-    class Endless:
-        async def read(self, keys: NDArray[np.int64]) -> list[int]:
-            return [int(key) for key in keys]
+    async def read(self, keys: NDArray[np.int64]) -> list[int]:
+        """Return the keys."""
+        return keys.tolist()
 
-    class Slotted(Failing):
-        keys_per_read = 0
 
-    with pytest.raises(ps.errors.UsageError, match=r"must have __len__ .*; got .*Endless.* Give it a __len__"):
-        ps.read(Endless())
-    with pytest.raises(ps.errors.UsageError, match=r"keys_per_read .* at least 1; got 0 from Failing\(\)\. Set"):
-        ps.read(Slotted(nothing))
-    with pytest.raises(ps.errors.UsageError, match=r"That is the class itself"):
-        ps.read(Failing)
-    with pytest.raises(ps.errors.UsageError, match=r"read_ahead must be at least 1 .*; got read_ahead=0"):
-        ps.Loader(ps.range(4), limits=ps.Limits(read_ahead=0))
+class ByNone(Failing):
+    """A source that wants no keys."""
+
+    keys_per_read = 0
 
 
 class Yielding(Failing):
@@ -476,15 +425,12 @@ class Yielding(Failing):
             yield key
 
 
-class Returning:
+class Returning(Failing):
     """A source whose `read` returns a coroutine, and isn't a coroutine function."""
-
-    def __len__(self) -> int:
-        return 3
 
     def read(self, keys: NDArray[np.int64]) -> Any:
         """Return a coroutine."""
-        return Failing(nothing).read(keys)
+        return super().read(keys)
 
 
 class Awaitable:
@@ -497,18 +443,21 @@ class Awaitable:
         return key
 
 
-@pytest.mark.parametrize(
-    ("source", "remedy"),
-    [
-        (Yielding(nothing), r"is an async generator: make it return a list"),
-        (Returning(), r"if its read returns a coroutine, write it as async def read"),
-        (Awaitable(), r"__getitem__ is a coroutine function: write async def read"),
-    ],
-)
-def test_sources_that_are_async_in_another_way_are_refused(source: Any, remedy: str) -> None:
-    """The error names the form that an async source has."""
-    with pytest.raises(ps.errors.UsageError, match=remedy):
-        ps.read(source)
+def test_wrong_sources_and_limits_are_refused() -> None:
+    """The error names a source's missing or wrong part and the remedy, when the dataset is made."""
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (Endless, r"must have __len__ .*; got .*Endless.* Give it a __len__"),
+        (lambda: ByNone(nothing), r"keys_per_read .* at least 1; got 0 from Failing\(\)\. Set"),
+        (lambda: Yielding(nothing), r"is an async generator: make it return a list"),
+        (lambda: Returning(nothing), r"if its read returns a coroutine, write it as async def read"),
+        (Awaitable, r"__getitem__ is a coroutine function: write async def read"),
+        (lambda: Failing, r"That is the class itself"),
+    ]
+    for made, message in refused:
+        with pytest.raises(ps.errors.UsageError, match=message):
+            ps.read(made())
+    with pytest.raises(ps.errors.UsageError, match=r"read_ahead must be at least 1 .*; got read_ahead=0"):
+        ps.Loader(ps.range(4), limits=ps.Limits(read_ahead=0))
 
 
 def test_a_class_with_slots_can_be_a_source() -> None:
