@@ -102,7 +102,7 @@ def fails_at_four(number: int) -> int:
 
 def large(number: int) -> Any:
     """Return a row in leased memory, not a copy."""
-    return np.full(1 << 17, number, np.int64)
+    return np.full(1 << 15, number, np.int64)
 
 
 class Waits:
@@ -251,3 +251,8 @@ class SortingSource(ReplacingSource):
 def ragged(number: int) -> NDArray[np.float64]:
     """Return an array, one of which is longer."""
     return np.zeros(2 if number == 6 else 1)
+
+
+def divide(number: int) -> int:
+    """Return the number; fail at 7."""
+    return number // (number - 7) * 0 + number
