@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ import penstock as ps
 from penstock._os import Bell
 from penstock.observe import Report, StepReport
 from tests.loader.placing.loaders import PlacedLoader
-from tests.places import in_places
+from tests.places import PLACES, in_places, place_of
 
 PAUSE = threading.Event()  # never set: waiting for it simulates work that leaves the processor to others
 LONG = 0.006
@@ -52,42 +52,9 @@ def compute(element: Any) -> Any:
     return element
 
 
-def compute_in_python(element: Any) -> Any:
-    """Return the element after some milliseconds in the interpreter, which passes the GIL on every 5 ms."""
-    for _ in range(300_000):
-        pass
-    return element
-
-
-def waited() -> Iterator[Any]:
-    """Yield some numbers, each after a while."""
-    return map(wait, range(24))
-
-
-def twice(element: Any) -> list[Any]:
-    """Return the element twice."""
-    return [element, element]
-
-
-def even(number: int) -> bool:
-    """Return whether a number is even."""
-    return number % 2 == 0
-
-
-def longer(element: Any) -> bool:
-    """Return whether an element is to be kept, which each is, after a while."""
-    return bool(wait([element]))
-
-
 def stack_slowly(rows: list[Any]) -> Any:
     """Return the stacked rows after a while."""
-    wait(BATCH * rows)
-    return np.stack(rows)
-
-
-def large(number: int) -> Any:
-    """Return a large array after a while; its batch isn't copied out of the loader's memory."""
-    return np.full(8192, wait(number))
+    return np.stack(wait(rows))
 
 
 class SlowSource:
@@ -100,9 +67,14 @@ class SlowSource:
         return int(wait(key))
 
 
-def add(number: int) -> int:
-    """Return the next integer."""
-    return number + 1
+class AsyncSource(SlowSource):
+    """Numbers that arrive after a while, however many are requested at once."""
+
+    async def read(self, keys: Any) -> list[int]:
+        """Return the numbers of some keys."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), LONG)
+        return [int(key) for key in keys]
 
 
 class SlowPlacing(PlacedLoader):
@@ -116,36 +88,54 @@ class SlowPlacing(PlacedLoader):
 
 
 NUMBERS = ps.range(72, seed=7).shuffle()
-# The planted fault, the dataset, the seconds of the consumer, and the verdict.
-FAULTS: dict[str, tuple[ps.Dataset[Any], float, str]] = {
-    "slow read": (ps.read(SlowSource()).map(add).batch(BATCH), 0.0, "read"),
-    "slow decoder": (NUMBERS.map(add).map(wait).batch(BATCH), 0.0, "wait"),
-    "slow decoder with the GIL": (NUMBERS.map(compute).map(add).batch(BATCH), 0.0, "compute"),
-    "slow merge": (NUMBERS.map(add).batch(BATCH, merge=stack_slowly), 0.0, "batch"),
-    "slow function of batches": (NUMBERS.map(add).batch(BATCH).map(wait), 0.0, "wait"),
-    "slow step before one in order": (NUMBERS.map(wait).window_shuffle(8).batch(BATCH), 0.0, "wait"),
-    "slow consumer": (NUMBERS.map(add).batch(BATCH), 0.04, "the consumer"),
+FAULTS: dict[str, ps.Dataset[Any]] = {
+    "read": ps.read(SlowSource()).map(abs).batch(BATCH),
+    "wait": NUMBERS.map(abs).map(wait).batch(BATCH),
+    "compute": NUMBERS.map(compute).map(abs).batch(BATCH),
+    "batch": NUMBERS.map(abs).batch(BATCH, merge=stack_slowly),
+    "wait, of batches": NUMBERS.map(abs).batch(BATCH).map(wait),
+    "wait, before a step in order": NUMBERS.map(wait).window_shuffle(8).batch(BATCH),
+    "the consumer": NUMBERS.map(abs).batch(BATCH),
 }
+"""Datasets with a planted fault, by the verdict."""
 
 
-def observed(dataset: ps.Dataset[Any], seconds: float, place: dict[str, Any]) -> Report:
-    """Return the report of an epoch whose consumer takes some time for each batch."""
-    with ps.Loader(dataset, prefetch=4, **place) as loader:
-        for _ in loader:
-            PAUSE.wait(seconds)
-        return loader.report()
+def observed(make: Callable[[], ps.Loader[Any]], verdict: str, seconds: float = 0.0) -> Report:
+    """Return the report of an epoch whose consumer takes some time for each batch, which should have a verdict.
+
+    On a busy machine one worker may get so little of a processor that it is what limits, so there are three tries.
+    """
+    report = Report(())
+    for _ in range(3):
+        with make() as loader:
+            for _ in loader:
+                PAUSE.wait(seconds)
+            report = loader.report()
+        if (report.bottleneck or "").startswith(verdict):
+            break
+    assert (report.bottleneck or "").startswith(verdict), str(report)
+    return report
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@in_places("inline", "threads", "processes")
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [
+        place_of("processes", "read"),
+        place_of("inline", "wait"),
+        place_of("threads", "compute"),
+        place_of("processes", "compute"),
+        place_of("inline", "batch"),
+        place_of("threads", "batch"),
+        place_of("processes", "wait, of batches"),
+        place_of("threads", "wait, before a step in order"),
+        place_of("inline", "the consumer"),
+        place_of("threads", "the consumer"),
+    ],
+)
 def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) -> None:
     """Whatever is slow, and wherever it is computed, the report names it as the bottleneck."""
-    dataset, seconds, verdict = FAULTS[fault]
-    report = observed(dataset, seconds, place)
-    for _ in range(2):  # on a busy machine one worker may get so little of a processor that it is what limits
-        if report.bottleneck != verdict:
-            report = observed(dataset, seconds, place)
-    assert report.bottleneck == verdict, str(report)
+    verdict, seconds = fault.partition(",")[0], 0.04 if fault == "the consumer" else 0.0
+    report = observed(lambda: ps.Loader(FAULTS[fault], prefetch=4, **place), verdict, seconds)
     if seconds:
         assert report.consumer_seconds >= seconds
         assert report.advice.startswith("nothing")
@@ -157,11 +147,35 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
         assert max(report.what_if, key=lambda each: each.times).times > 1
 
 
-@in_places("inline", "threads", "isolated")
+STRAGGLERS, BIG = (
+    ps.range(256).map(wait_rarely).batch(BATCH),
+    ps.range(64).map(lambda number: np.full(8192, wait(number))).batch(BATCH),
+)
+
+
+@pytest.mark.parametrize(
+    ("cause", "make"),
+    [
+        ("stragglers", lambda: ps.Loader(STRAGGLERS, prefetch=4, num_workers=4, workers="threads")),
+        ("memory", lambda: ps.Loader(BIG, num_workers=16, workers="threads", memory=600_000)),
+        ("placing", lambda: SlowPlacing(FAULTS["the consumer"])),
+        ("placing", lambda: SlowPlacing(FAULTS["the consumer"], **PLACES["threads"])),
+    ],
+)
+def test_limits_beside_the_steps_are_named(cause: str, make: Callable[[], ps.Loader[Any]]) -> None:
+    """Batches ahead that all have a slow record, memory for no further batch, and slow placing, also inline."""
+    report = observed(make, cause)
+    assert report.what_if[0].times > 1
+    if cause == "placing":
+        assert dict(report.waits)["placing"] > 16 * LONG
+
+
+@in_places("threads", "isolated")
 def test_each_step_that_is_read_in_order_has_its_own_time(place: dict[str, Any]) -> None:
     """Steps of several kinds are slow, and each has its share, wherever the one thread is that runs them all."""
-    stream = ps.stream(waited).map(wait).flat_map(twice).filter(longer, name="filter")
-    with ps.Loader(stream.window_shuffle(8).batch(BATCH, merge=stack_slowly).limit(3), **place) as loader:
+    stream = ps.stream(lambda: map(wait, range(24))).map(wait).flat_map(lambda number: [number, number])
+    stream = stream.filter(lambda number: wait([number]) != [], name="filter").window_shuffle(8)
+    with ps.Loader(stream.batch(BATCH, merge=stack_slowly).limit(3), **place) as loader:
         assert len(list(loader)) == 3
         report = loader.report()
     slow = ["stream", "wait", "filter", "batch"]
@@ -175,61 +189,32 @@ def test_each_step_that_is_read_in_order_has_its_own_time(place: dict[str, Any])
 def test_functions_in_a_mixture_have_their_own_times_where_a_batch_has_few_rows_of_each_part(rows: int) -> None:
     """Rows of which a batch has one of each part are computed one by one; the time is the slow function's."""
     numbers = ps.range(2, seed=1).shuffle()
-    parts = {str(number): numbers.map(wait if number else add) for number in range(BATCH)}
-    report = observed(ps.mix(parts, dict.fromkeys(parts, 1)).batch(rows), 0.0, {"num_workers": 0})
-    assert (report.bottleneck or "").startswith("wait"), str(report)  # equal names are numbered, and so are the texts
+    parts = {str(number): numbers.map(wait if number else abs) for number in range(BATCH)}
+    mixed = ps.mix(parts, dict.fromkeys(parts, 1)).batch(rows)
+    report = observed(lambda: ps.Loader(mixed), "wait")  # equal names are numbered, and so are the texts
     texts = {step.name: step.text for step in report.steps}
     assert len(set(texts.values())) == len(texts), str(report)
     assert texts["wait 2"] == "map(wait) 2"
     assert sum(step.share for step in report.steps if step.name.startswith("wait")) > 0.5, str(report)
 
 
-class AsyncSource(SlowSource):
-    """Numbers that arrive after a while, however many are requested at once."""
-
-    async def read(self, keys: Any) -> list[int]:
-        """Return the numbers of some keys."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), LONG)
-        return [int(key) for key in keys]
-
-
-@in_places("threads", "processes")
-@pytest.mark.parametrize(("read_ahead", "step", "verdict"), [(2, add, "read"), (72, wait, "wait")])
+@pytest.mark.parametrize(
+    ("read_ahead", "step", "verdict", "place"),
+    [place_of("processes", 2, abs, "read"), place_of("threads", 72, wait, "wait")],
+)
 def test_waits_for_records_are_told_from_computation(
-    place: dict[str, Any], read_ahead: int, step: Callable[[int], int], verdict: str
+    read_ahead: int, step: Callable[[int], int], verdict: str, place: dict[str, Any]
 ) -> None:
     """Storage is the cause where workers wait for records longest, and no such wait is time of a processor."""
     limits = ps.Limits(read_ahead=read_ahead)
-    report = observed(ps.read(AsyncSource()).map(step).batch(BATCH), 0.0, {**place, "limits": limits})
-    assert report.bottleneck == verdict, str(report)
+    dataset = ps.read(AsyncSource()).map(step).batch(BATCH)
+    report = observed(lambda: ps.Loader(dataset, prefetch=4, limits=limits, **place), verdict)
     waits = dict(report.waits)
     assert (waits.get("storage", 0.0) > waits.get("workers", 0.0)) == (verdict == "read"), str(report)
     assert all((each.cpu_share or 0.0) < 0.5 for each in report.steps if each.name == "read"), str(report)
 
 
-def test_rare_slow_records_are_the_bottleneck() -> None:
-    """No later batch is complete, and workers are idle, where each batch that may be ahead has a slow record."""
-    dataset = ps.range(256).map(wait_rarely).batch(BATCH)
-    report = observed(dataset, 0.0, {"num_workers": 4, "workers": "threads"})
-    for _ in range(2):  # a busy machine gives threads too little time
-        if report.bottleneck != "stragglers":
-            report = observed(dataset, 0.0, {"num_workers": 4, "workers": "threads"})
-    assert report.bottleneck == "stragglers", str(report)
-    assert report.what_if[0].times > 1
-
-
-def test_too_little_memory_is_the_bottleneck() -> None:
-    """Where workers are idle since no other batch fits the memory, the report says so."""
-    dataset = ps.range(64, seed=7).map(large).batch(BATCH)
-    with ps.Loader(dataset, num_workers=16, workers="threads", memory=600_000) as loader:
-        for _ in loader:
-            pass
-        report = loader.report()
-    assert report.bottleneck == "memory"
-
-
-@in_places("isolated", "isolated threads", "isolated processes")
+@in_places("isolated", "isolated processes")
 def test_steps_of_an_isolated_loader_have_times(place: dict[str, Any], tmp_path: Path) -> None:
     """The helper process and its workers write them where the trainer reads them, also for a trace."""
     with ps.Loader(ps.range(72).map(wait).batch(BATCH), prefetch=4, **place) as loader:
@@ -238,25 +223,15 @@ def test_steps_of_an_isolated_loader_have_times(place: dict[str, Any], tmp_path:
         for _ in range(2):
             assert len(list(loader)) == 18
             report = loader.report()
-            assert (report.bottleneck, report.workers) == ("wait", max(place.get("num_workers", 0), 1)), str(report)
+            assert (report.bottleneck, report.workers) == ("wait", 1), str(report)
             seconds.append(report.steps[1].seconds * report.batches)
         assert [step.name for step in report.steps] == ["read", "wait", "batch"]
         assert report.steps[1].seconds >= BATCH * LONG
-        assert seconds[-1] <= report.workers * (time.perf_counter() - began)
+        assert seconds[-1] <= time.perf_counter() - began
         assert seconds == sorted(seconds)
         assert dict(report.waits).keys() & {"workers", "start"}
         loader.trace(tmp_path / "trace.json")
         assert '"helper process, ' in (tmp_path / "trace.json").read_text()
-
-
-@in_places("inline", "threads")
-def test_slow_placing_is_the_bottleneck(place: dict[str, Any]) -> None:
-    """Time in which the training's thread places batches is no time of a step, also without workers."""
-    with SlowPlacing(NUMBERS.map(add).batch(BATCH), **place) as loader:
-        assert len(list(loader)) == 18
-        report = loader.report()
-    assert report.bottleneck == "placing", str(report)
-    assert dict(report.waits)["placing"] > 16 * LONG
 
 
 def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
@@ -277,7 +252,7 @@ def test_elements_that_fill_a_window_are_no_time_of_the_first_batches(place: dic
     """The time of a batch is that of its own elements, however many were computed before it was delivered."""
     taken: list[float] = []
     waits = partial(wait_and_note, taken)
-    kept = ps.range(96).map(waits, name="waits").filter(even)
+    kept = ps.range(96).map(waits, name="waits").filter(lambda number: number % 2 == 0)
     with ps.Loader(kept.window_shuffle(16).batch(BATCH), **place) as loader:
         next(iter(loader))
         report = loader.report()
@@ -290,7 +265,7 @@ def test_many_steps_share_a_time(tmp_path: Path) -> None:
     """The steps above the 256th have one line together, so that none below is blamed for their time."""
     parts = [ps.range(16), ps.range(16)]
     for number in range(258):
-        parts[number % 2] = parts[number % 2].map(add, name=f"add {number}")
+        parts[number % 2] = parts[number % 2].map(abs, name=f"add {number}")
     with ps.Loader(ps.zip(parts).map(wait).batch(BATCH)) as loader:
         assert len(list(loader)) == 4
         report = loader.report()
@@ -314,14 +289,26 @@ def test_other_waits_of_the_thread_say_nothing_about_the_lock() -> None:
     assert report.lock_wait_seconds > 0, str(report)
 
 
-def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation between two batches is a figure of its own: rate and shares are those of the other steps."""
+def compute_in_python(element: Any) -> Any:
+    """Return the element after some milliseconds in the interpreter, which passes the GIL on every 5 ms."""
+    for _ in range(300_000):
+        pass
+    return element
+
+
+def paced(monkeypatch: pytest.MonkeyPatch, batches: int, seconds: Callable[[int], float]) -> Report:
+    """Return the report of an epoch whose consumer takes these seconds after each batch, by a clock of its own."""
     now = 100.0
     monkeypatch.setattr("penstock._loader._iterator.perf_counter", lambda: now)
-    with ps.Loader(ps.range(64).batch(BATCH)) as loader:
+    with ps.Loader(ps.range(batches * BATCH).batch(BATCH)) as loader:
         for number, _ in enumerate(loader):
-            now += 0.3 if number == 8 else 0.005
-        report = loader.report()
+            now += seconds(number)
+        return loader.report()
+
+
+def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation between two batches is a figure of its own: rate and shares are those of the other steps."""
+    report = paced(monkeypatch, 16, lambda number: 0.3 if number == 8 else 0.005)
     assert report.pauses == 1
     assert report.pause_seconds == pytest.approx(0.3, rel=0.1)  # durations are kept in buckets
     assert report.elapsed_seconds + report.pause_seconds == pytest.approx(14 * 0.005 + 0.3)
@@ -330,13 +317,7 @@ def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.M
 
 def test_training_on_several_batches_at_once_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that fetches eight batches, and then works on them, has no pause but its evaluation."""
-    now = 100.0
-    monkeypatch.setattr("penstock._loader._iterator.perf_counter", lambda: now)
-    with ps.Loader(ps.range(256).batch(BATCH)) as loader:
-        for number, _ in enumerate(loader, 1):
-            now += 0.0001 if number % 8 else 0.08  # a batch is sent to the device at once
-            now += 3.0 if number == 40 else 0
-        report = loader.report()
+    report = paced(monkeypatch, 64, lambda number: (0.0001 if number % 8 != 7 else 0.08) + 3.0 * (number == 39))
     assert report.pauses == 1
     assert report.elapsed_seconds == pytest.approx(7 * 0.08, rel=0.3)  # durations are kept in buckets
     assert report.consumer_seconds == pytest.approx(0.01, rel=0.3)
@@ -346,7 +327,7 @@ def test_training_on_several_batches_at_once_is_no_pause(monkeypatch: pytest.Mon
 def test_reports_grow_while_another_thread_iterates() -> None:
     """A report may be made at any time in any thread; its counts only grow, and its shares are shares."""
     reports = [Report(())]
-    with ps.Loader(ps.range(20_000).map(add).batch(BATCH), num_workers=2, workers="threads") as loader:
+    with ps.Loader(ps.range(8_000).map(abs).batch(BATCH), num_workers=2, workers="threads") as loader:
         reader = threading.Thread(target=lambda: [None for _ in loader])
         reader.start()
         while reader.is_alive():
@@ -354,7 +335,7 @@ def test_reports_grow_while_another_thread_iterates() -> None:
         reader.join()
         reports.append(loader.report())
     assert all(before.batches <= after.batches for before, after in pairwise(reports))
-    assert reports[-1].batches == 5_000
+    assert reports[-1].batches == 2_000
     for report in reports:
         shares = [report.wait_share, report.busy_share, *(step.share for step in report.steps)]
         assert all(0 <= share <= 1 for share in shares)
@@ -365,91 +346,70 @@ STEPS = (
     StepReport("read", "read(ImageFolder)", 0.004, 0.05, 0.25, 0.009),
     StepReport("decode", "map(decode)", 0.076, 0.95, 1.0, 0.118),
 )
+KNOWN: dict[str, Any] = {
+    "batches": 250,
+    "elapsed_seconds": 10.0,
+    "wait_seconds": 6.0,
+    "waits": (("workers", 6.0),),
+    "work_seconds": 0.08,
+    "consumer_seconds": 0.016,
+    "processors": 8,
+}
 
 
-def report_of(steps: tuple[StepReport, ...] = (), **figures: Any) -> Report:
+def report_of(steps: tuple[StepReport, ...] = STEPS, **figures: Any) -> Report:
     """Return a report of ten seconds in which one step takes most of the work."""
-    known: dict[str, Any] = {
-        "batches": 250,
-        "elapsed_seconds": 10.0,
-        "wait_seconds": 6.0,
-        "waits": (("workers", 6.0),),
-        "work_seconds": 0.08,
-        "consumer_seconds": 0.016,
-        "processors": 8,
+    return Report(steps, **{**KNOWN, **figures})
+
+
+def processes(count: int, waits: Any = KNOWN["waits"], **figures: Any) -> dict[str, Any]:
+    """Return the figures of processes."""
+    return {"workers": count, "workers_text": f"{count} processes", "waits": waits, **figures}
+
+
+def threads(count: int, lock: float, **figures: Any) -> dict[str, Any]:
+    """Return the figures of threads that wait for the interpreter's lock."""
+    return {
+        "workers": count,
+        "workers_text": f"{count} threads",
+        "batches": 125,
+        "lock_wait_seconds": lock,
+        **figures,
     }
-    known.update(figures)
-    return Report(steps or STEPS, **known)
 
 
 @pytest.mark.parametrize(
     ("figures", "bottleneck", "advice"),
     [
-        ({"workers": 2, "workers_text": "2 processes"}, "decode", r"raise num_workers to 5: up to 2\.5x"),
-        ({"workers": 2, "workers_text": "2 processes", "processors": 2}, "decode", r"processors are full"),
-        ({"workers": 2, "workers_text": "2 processes", "wait_seconds": 0.1}, "the consumer", r"nothing"),
-        ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 0.1}, "the consumer", r"; 3 workers would do$"),
-        ({"workers": 8, "workers_text": "8 processes", "wait_seconds": 1.5}, "decode", r"nothing: .* about as long"),
-        ({"workers": 2, "waits": (("memory", 6.0),)}, "memory", r"copy=True"),
-        ({"workers": 2, "waits": (("stragglers", 4.0), ("workers", 2.0))}, "stragglers", r"prefetch"),
+        (processes(2), "decode", r"raise num_workers to 5: up to 2\.5x"),
+        (processes(2, processors=2), "decode", r"processors are full"),
+        (processes(2, wait_seconds=0.1), "the consumer", r"nothing"),
+        (processes(8, wait_seconds=0.1), "the consumer", r"; 3 workers would do$"),
+        (processes(8, wait_seconds=1.5), "decode", r"nothing: .* about as long"),
+        (processes(2, (("memory", 6.0),)), "memory", r"copy=True"),
+        (processes(2, (("stragglers", 4.0), ("workers", 2.0))), "stragglers", r"prefetch"),
+        # The workers were busy for half of the time.
         (
-            {"workers": 4, "waits": (("workers", 3.5), ("stragglers", 2.5))},  # the workers were busy for half of it
+            processes(4, (("workers", 3.5), ("stragglers", 2.5))),
             "stragglers",
             r"prefetch.*: up to 2\.0x, then the workers",
         ),
-        ({"workers": 4, "waits": (("workers", 5.0), ("stragglers", 1.0))}, "decode", r"num_workers"),
-        ({"workers": 2, "waits": (("workers", 3.5), ("stragglers", 2.5))}, "decode", r"num_workers"),
-        ({"workers": 2, "waits": (("start", 5.9), ("workers", 0.1))}, "the consumer", r"nothing"),
-        ({"workers": 2, "waits": (("placing", 6.0),)}, "placing", r"ahead"),
-        ({"workers": 2, "waits": (("storage", 6.0),)}, "read", r"read_ahead"),
+        (processes(4, (("workers", 5.0), ("stragglers", 1.0))), "decode", r"num_workers"),
+        (processes(2, (("workers", 3.5), ("stragglers", 2.5))), "decode", r"num_workers"),
+        (processes(2, (("start", 5.9), ("workers", 0.1))), "the consumer", r"nothing"),
+        (processes(2, (("placing", 6.0),)), "placing", r"ahead"),
+        (processes(2, (("storage", 6.0),)), "read", r"read_ahead"),
         ({"waits": (("inline", 6.0),)}, "decode", r"num_workers=5: up to"),
         ({"batches": 0, "elapsed_seconds": 0.0, "waits": ()}, None, r"nothing yet"),
+        (threads(4, 0.005, work_seconds=0.3), "decode", r'workers="processes"'),
+        (threads(1, 0.006, wait_seconds=0.8, consumer_seconds=0.021), "the consumer", r"nothing"),
         (
-            {
-                "workers": 4,
-                "workers_text": "4 threads",
-                "batches": 125,
-                "work_seconds": 0.3,
-                "lock_wait_seconds": 0.005,
-            },
-            "decode",
-            r'workers="processes"',
-        ),
-        (
-            {
-                "workers": 1,
-                "workers_text": "1 thread",
-                "batches": 125,
-                "wait_seconds": 0.8,
-                "consumer_seconds": 0.021,
-                "lock_wait_seconds": 0.006,
-            },
-            "the consumer",
-            r"nothing",
-        ),
-        (
-            {
-                "workers": 1,
-                "workers_text": "1 thread",
-                "batches": 125,
-                "wait_seconds": 0.8,
-                "consumer_seconds": 0.007,
-                "lock_wait_seconds": 0.006,
-            },
+            threads(1, 0.006, wait_seconds=0.8, consumer_seconds=0.007),
             "decode",
             r'workers="processes" and num_workers=8: .* waits as well, .* 8 processors: up to 8\.\dx, then the',
         ),
         (
-            {
-                "workers": 2,
-                "workers_text": "2 threads",
-                "batches": 125,
-                "work_seconds": 0.15,
-                "wait_seconds": 0.1,
-                "consumer_seconds": 0.079,
-                "consumer_p5_seconds": 0.016,
-                "lock_wait_seconds": 0.03,
-            },
+            threads(2, 0.03, work_seconds=0.15, wait_seconds=0.1, consumer_seconds=0.079, consumer_p5_seconds=0.016),
             "decode",
             r"num_workers=5: .* lock \(GIL\), for which the training waits as well, .*: up to 4\.9x",
         ),
@@ -510,12 +470,9 @@ def test_a_step_in_order_limits_the_rate_however_long_the_others_take() -> None:
     assert (report.bottleneck, report.advice) == ("b", "raise num_workers to 2: up to 1.1x, then the steps in order")
     shared = replace(shared, seconds=0.0102)
     assert report_in_order(slow, shared, 1).advice == "nothing: the workers and the steps in order take about as long"
-
-
-def test_a_step_without_a_function_has_a_remedy_of_its_own() -> None:
-    """No map can take the work of a batch that one thread makes in order."""
+    # No map can take the work of a batch that one thread makes in order.
     batch = StepReport("batch", "batch(8)", 0.01, 0.9, is_in_order=True)
-    merged = StepReport("batch", "batch(8, merge=stack)", 0.01, 0.9, is_in_order=True)
+    merged = replace(batch, text="batch(8, merge=stack)")
     decode = StepReport("decode", "map(decode)", 0.001, 0.1)
     assert "calls no function of yours" in report_in_order(batch, decode, 2).advice
     assert "move its work into maps" in report_in_order(merged, decode, 2).advice
@@ -523,7 +480,7 @@ def test_a_step_without_a_function_has_a_remedy_of_its_own() -> None:
 
 def test_predictions_follow_the_formula() -> None:
     """The rate is min(1/T, w/D, p/C); a step that costs nothing is taken out of D and C."""
-    report = report_of(workers=2, workers_text="2 processes")
+    report = report_of(**processes(2))
     free = {each.change: each for each in report.what_if}
     assert free["decode costs nothing"].times == pytest.approx((1 / 0.016) / (2 / 0.08))
     assert free["decode costs nothing"].then == "the consumer"
@@ -543,7 +500,7 @@ def test_predictions_follow_the_formula() -> None:
 )
 def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | None, step: str | None) -> None:
     """Without it the rate is the formula's; a free step helps only if it is the cause."""
-    report = report_of(workers=4, workers_text="4 processes", waits=((cause, 6.0),))
+    report = report_of(**processes(4, ((cause, 6.0),)))
     times = {each.change: each.times for each in report.what_if}
     if change is not None:
         assert times.pop(change) == pytest.approx((4 / 0.08) / 25)
@@ -553,34 +510,28 @@ def test_a_cause_beside_the_formula_limits_the_rate(cause: str, change: str | No
     assert times == {"1 worker more": 1.0}
 
 
-def test_threads_that_hardly_compute_are_not_blamed_for_the_lock() -> None:
-    """Where the steps only wait, it is the training that holds the lock for which the threads wait."""
-    figures: dict[str, Any] = {"workers": 4, "workers_text": "4 threads", "batches": 125, "lock_wait_seconds": 0.005}
+def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
+    """Each computes a batch in its processor time; where the steps only wait, the training holds the lock."""
+    report = report_of(**threads(4, 0.004, work_seconds=0.3))
+    assert "4 threads, busy 94%; 8 processors; a thread waits 4.00 ms for the interpreter's lock (GIL)" in str(report)
+    assert report.numbers()["data/lock_wait(s)"] == 0.004
+    assert not any(each.kind for each in report_of(**threads(4, 0, work_seconds=0.3)).what_if)
+    (as_many,) = (each for each in report.what_if if each.change == "processes")
+    assert (as_many.times, as_many.then) == (pytest.approx(4), "the workers")
+    (more,) = (each for each in report.what_if if each.change == "7 processes")
+    assert more.times == pytest.approx(0.077 / 0.012)
+    assert report.advice.endswith("processes use 7 processors: up to 6.4x, then the consumer")
+
     step = StepReport("wait", "map(wait)", 0.076, 0.95, 0.01)
-    report = report_of((step,), **figures, consumer_seconds=0.012, consumer_p5_seconds=0.006)
+    report = report_of((step,), **threads(4, 0.005, consumer_seconds=0.012, consumer_p5_seconds=0.006))
     assert report.consumer_own_seconds == 0.012
     assert not any(each.kind for each in report.what_if)
     assert "lock" not in str(report)
 
 
-def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() -> None:
-    """Each process computes a batch in the processor time that it takes."""
-    figures: dict[str, Any] = {"workers": 4, "workers_text": "4 threads", "batches": 125, "work_seconds": 0.3}
-    report = report_of(**figures, lock_wait_seconds=0.004)
-    assert "4 threads, busy 94%; 8 processors; a thread waits 4.00 ms for the interpreter's lock (GIL)" in str(report)
-    assert report.numbers()["data/lock_wait(s)"] == 0.004
-    assert not any(each.kind for each in report_of(**figures).what_if)
-    (processes,) = (each for each in report.what_if if each.change == "processes")
-    assert processes.times == pytest.approx(4)
-    assert processes.then == "the workers"
-    (more,) = (each for each in report.what_if if each.change == "7 processes")
-    assert more.times == pytest.approx(0.077 / 0.012)
-    assert report.advice.endswith("processes use 7 processors: up to 6.4x, then the consumer")
-
-
 def test_the_text_and_the_numbers_have_the_figures() -> None:
     """The text is the table of the steps, and the numbers are flat floats, by the names that torchtitan uses."""
-    report = report_of(workers=2, workers_text="2 processes", wait_p50_seconds=0.021, wait_p99_seconds=0.088)
+    report = report_of(**processes(2), wait_p50_seconds=0.021, wait_p99_seconds=0.088)
     assert str(report).splitlines() == [
         "10.0 s, 250 batches, 25.0 a second; the training waited 60% of it (p50 21.0 ms, p99 88.0 ms): workers 100%",
         "step               ms a batch  share  computes   p99  if free",
@@ -597,7 +548,7 @@ def test_the_text_and_the_numbers_have_the_figures() -> None:
 
 def test_the_page_needs_nothing_else_and_escapes_names(tmp_path: Path) -> None:
     """The page has no scripts and refers to no other file; a step's name can't add markup, nor steer a terminal."""
-    loader = ps.Loader(ps.range(64).map(add, name="<script>alert(1)</script>\x1b[31m").batch(BATCH))
+    loader = ps.Loader(ps.range(64).map(abs, name="<script>alert(1)</script>\x1b[31m").batch(BATCH))
     list(loader)
     assert "map(<script>alert(1)</script>�[31m)" in str(loader.report())
     assert "\x1b" not in str(loader.report())

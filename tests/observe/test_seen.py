@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import pytest
 import penstock as ps
 from penstock._tree import flatten
 from tests.cli.command import main
-from tests.places import LINUX, in_places
+from tests.places import LINUX, place_of
+from tests.programs.forked import outcome
 
 NUMBERS = 48
 STEPS = 9
@@ -38,16 +37,11 @@ def is_odd(number: int) -> bool:
     return number % 2 == 1
 
 
-def document(number: int) -> Any:
-    """Return a short document of tokens."""
-    return np.full(3 + number % 5, number)
-
-
 NUMBERED = ps.range(NUMBERS, seed=7).shuffle()
 DATASETS: dict[str, ps.Dataset[Any]] = {
     "in any order": NUMBERED.map(element).random_map(turn).batch(8),
     "in order": NUMBERED.filter(is_odd).map(element).random_map(turn).batch(4),
-    "packed": NUMBERED.map(document).pack(16).batch(3),
+    "packed": NUMBERED.map(lambda number: np.full(3 + number % 5, number)).pack(16).batch(3),
     "mixed": ps.mix({"a": NUMBERED.map(element), "b": NUMBERED.map(element)}, {"a": 3, "b": 1}, seed=7).batch(8),
 }
 
@@ -60,8 +54,15 @@ def digest(batch: Any) -> str:
     return found.hexdigest()
 
 
-@pytest.mark.parametrize("name", DATASETS)
-@in_places("inline", "threads", "processes", "isolated")
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        place_of("processes", "in any order"),
+        place_of("isolated", "in order"),
+        place_of("inline", "packed"),
+        place_of("threads", "mixed"),
+    ],
+)
 def test_a_step_is_shown_with_the_bytes_that_training_logged(name: str, place: dict[str, Any]) -> None:
     """A training logs the SHA-256 of its batches; each of its steps, looked at afterwards, has the same."""
     logged: list[str] = []
@@ -79,15 +80,6 @@ def test_a_step_is_shown_with_the_bytes_that_training_logged(name: str, place: d
             assert look.batch["number"].tolist() == [origin.key for origin in look.origins]
 
 
-def die_once(marker: str, number: int) -> int:
-    """Return the number; the first process that gets number 20 is killed."""
-    if number == 20 and not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 def readable(number: int) -> int:
     """Return a number, unless it is divisible by four."""
     if number % 4 == 0:
@@ -122,6 +114,15 @@ def test_a_row_that_was_replaced_names_the_record_in_its_place(dataset: ps.Datas
             assert (alone.batch, alone.origins[0].record) == (number, origin.record)
 
 
+def die_once(marker: str, number: int) -> int:
+    """Return the number; the first process that gets number 20 is killed."""
+    if number == 20 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@LINUX
 def test_a_trace_is_written_after_a_worker_was_killed(tmp_path: Path) -> None:
     """The killed worker wrote its times into memory of the trainer's, and the one that follows continues them."""
     dataset = ps.range(NUMBERS).map(partial(die_once, str(tmp_path / "marker")), name="die").map(element).batch(2)
@@ -149,12 +150,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_loader_as_it_is(kind: str) -> N
         assert next(batches).tolist() == [4, 5, 6, 7]
 
 
-def large(number: int) -> dict[str, int]:
-    """Return an element with a hundred thousand leaves."""
-    return {f"leaf {leaf}": leaf + number for leaf in range(100_000)}
-
-
-many = ps.range(2).map(large)
+many = ps.range(2).map(lambda number: {f"leaf {leaf}": leaf + number for leaf in range(100_000)})
 
 
 def test_an_element_of_a_hundred_thousand_leaves_is_shown_in_part(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,16 +167,15 @@ def test_an_element_of_a_hundred_thousand_leaves_is_shown_in_part(capsys: pytest
 
 @LINUX
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can start another user's program")
+@pytest.mark.usefixtures("forked_programs")
 def test_another_users_program_is_refused() -> None:
     """A user can't watch another one's process, and the message says what to do."""
-    code = """
-import os, sys
-import penstock._cli.watch
-from tests.cli.command import main
-os.setuid(65534)
-sys.exit(main(["watch", sys.argv[1]]))
-"""
-    command = [sys.executable, "-c", code, str(os.getpid())]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 2, run.stderr
-    assert f"process {os.getpid()} is another user's, or protected" in run.stderr
+    ended = outcome(f"""
+        import os, sys
+        import penstock._cli.watch
+        from tests.cli.command import main
+        os.setuid(65534)
+        sys.exit(main(["watch", "{os.getpid()}"]))
+    """)
+    assert ended.returncode == 2, ended.stderr
+    assert f"process {os.getpid()} is another user's, or protected" in ended.stderr

@@ -26,7 +26,7 @@ def wait(number: int) -> int:
     return number
 
 
-@in_places("inline", "threads", "processes")
+@in_places("inline", "processes")
 def test_a_trace_has_each_steps_intervals_and_the_waits(place: dict[str, Any], tmp_path: Path) -> None:
     """Each track has intervals that don't overlap, within the run; together they are the time that the step took."""
     began = time.time_ns()

@@ -1,13 +1,11 @@
 """Whatever is decided by time or scheduling: torch's loaders give what torch's own gives without workers."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import IterableDataset, get_worker_info
 
 from penstock.torch import DataLoader, Loader
 from tests.decisions.comparing import PLACES
@@ -15,11 +13,11 @@ from tests.decisions.datasets import DATASETS
 from tests.equivalence.decisions import random_decisions
 from tests.equivalence.definition import digest, epoch_of
 from tests.equivalence.kinds import is_dict, is_list_or_tuple
+from tests.torch.conformance.datasets import Counting, Made, Numbers
 from tests.torch.conformance.untyped import torch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 COUNT = 203
-SEEDS = [3, 8]
 
 
 class Rows:
@@ -46,22 +44,6 @@ class RowsAtOnce(Rows):
         return [self[index] for index in indices]
 
 
-class LargeRows(Rows):
-    """Rows that are too large to be copied where batches are kept."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((10_000,), index)
-
-
-class Numbers(IterableDataset[int]):
-    """An iterable dataset of which each worker has a part."""
-
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        part, parts = (0, 1) if info is None else (info.id, info.num_workers)
-        return iter(range(part, COUNT, parts))
-
-
 def described(batch: Any) -> Any:
     """Return a value that is equal only for equal batches."""
     if isinstance(batch, torch.Tensor):
@@ -76,10 +58,10 @@ def shuffled(kind: Any, dataset: Any, **arguments: Any) -> Any:
     return kind(dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(5), **arguments)
 
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("dataset", [Rows("tensors"), Rows("arrays"), Rows("texts"), RowsAtOnce("arrays")])
-def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int | None) -> None:
+@pytest.mark.parametrize(
+    ("dataset", "seed"), [(Rows("tensors"), 3), (Rows("arrays"), 8), (Rows("texts"), 3), (RowsAtOnce("arrays"), 8)]
+)
+def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int) -> None:
     """Batches of workers, in order, over two epochs."""
     alone = shuffled(TorchLoader, dataset)
     expected = [[described(batch) for batch in alone] for _ in range(2)]
@@ -90,35 +72,31 @@ def test_the_drop_in_delivers_the_batches_of_torch(dataset: Any, seed: int | Non
     assert found == expected
 
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("seed", SEEDS)
-def test_kept_batches_come_in_order(seed: int | None) -> None:
-    """A loop that keeps its batches gets all of them, however many batches its jobs have."""
-    dataset: Any = LargeRows("tensors")
+@pytest.mark.parametrize("seed", [3, 8])
+def test_kept_batches_come_in_order(seed: int) -> None:
+    """A loop that keeps its large batches gets all of them, however many batches its jobs have."""
+    dataset = Made(COUNT, lambda index: torch.full((10_000,), index))
     with random_decisions(seed):
         kept = list(DataLoader(dataset, batch_size=1, num_workers=1))
     assert [int(row[0, 0]) for row in kept] == list(range(COUNT))
 
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["in any order", "streams"])
-def test_the_drop_in_loses_nothing(kind: str, seed: int | None) -> None:
+@pytest.mark.parametrize(
+    ("dataset", "seed", "given"), [(Numbers(COUNT), 3, {"in_order": False}), (Counting(COUNT), 8, {})]
+)
+def test_the_drop_in_loses_nothing(dataset: Any, seed: int, given: dict[str, Any]) -> None:
     """Batches as they become ready, and those of an iterable dataset, hold each row once."""
-    arguments: dict[str, Any] = {"in_order": False} if kind == "in any order" else {}
-    dataset: Any = range(COUNT) if kind == "in any order" else Numbers()
     with random_decisions(seed):
-        loader: Any = DataLoader(dataset, batch_size=4, num_workers=2, **arguments)
+        loader: Any = DataLoader(dataset, batch_size=4, num_workers=2, **given)
         found = [number for batch in loader for number in batch.tolist()]
         del loader
     assert sorted(found) == list(range(COUNT))
 
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("place", ["threads", "processes", "isolated threads"])
-@pytest.mark.parametrize("name", ["functions, batch", "pack, a function, batch"])
-def test_tensors_are_those_of_the_definition(name: str, place: str, seed: int | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "place", "seed"), [("functions, batch", "processes", 3), ("pack, a function, batch", "threads", 8)]
+)
+def test_tensors_are_those_of_the_definition(name: str, place: str, seed: int) -> None:
     """Batches that are placed ahead come in order, each once."""
     dataset = DATASETS[name](600)
     with random_decisions(seed), Loader(dataset, ahead=2, **PLACES[place]) as loader:

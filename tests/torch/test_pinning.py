@@ -82,11 +82,11 @@ def opened(bad: int = -1, **how: Any) -> Any:
     return door.DataLoader(rows, batch_size=ROWS, num_workers=2, **how)
 
 
-@pytest.mark.parametrize("how", [{}, {"persistent_workers": True}, {"in_order": False}])
+@pytest.mark.parametrize("how", [{"persistent_workers": True}, {"in_order": False}])
 def test_a_thread_pins_the_next_batch(pinning: Pinning, how: dict[str, Any]) -> None:
     """While the program has a batch, the thread pins the next one; all arrive once, in any epoch."""
     loader = opened(**how)
-    for _ in range(3):
+    for _ in range(2):
         pinning.threads.clear()
         numbers = taken(pinning, loader)
         assert (numbers if how.get("in_order", True) else sorted(numbers)) == list(range(BATCHES))
@@ -120,7 +120,7 @@ def numbers_of(batches: Iterator[Any], pinning: Pinning) -> list[int | str]:
     return numbers
 
 
-@pytest.mark.parametrize("batch", [0, 1, 5])
+@pytest.mark.parametrize("batch", [0, 5])
 def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: int) -> None:
     """The batches before it are delivered, and those after it."""
     batches = iter(opened(bad=batch * ROWS + 1))
@@ -155,7 +155,7 @@ def test_a_batch_that_can_not_be_unpickled_loses_no_other(pinning: Pinning) -> N
     assert numbers == [*range(5), "error", *range(6, BATCHES)]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("steps", [1, 7])
 def test_a_state_counts_delivered_batches(pinning: Pinning, steps: int) -> None:
     """A batch that was pinned ahead isn't in the state, and a resumed loader begins with it."""
     loader = opened()

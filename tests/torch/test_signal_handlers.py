@@ -1,86 +1,64 @@
 """A signal's handler that raises, at any moment of `next`: `next` raises its exception, and no batch is lost."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import pytest
-from torch.utils.data import IterableDataset, RandomSampler
+from torch.utils.data import RandomSampler
 
 from penstock.torch import DataLoader
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
-from tests.torch.conformance.datasets import Numbers
+from tests.torch.conformance.datasets import Made, Streamed
 from tests.torch.conformance.untyped import torch
 from tests.torch.test_state import own
 
-SIGNALS = 60
+SIGNALS = 30
 ROWS = 120
 FAILING = 31
 
-
-class Rows(Numbers):
-    """Elements that take a moment."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.arange(index, index + 2000).double().sin().round(decimals=3), index
+Ticking = Callable[[type[BaseException], int], Ticks]
 
 
-class ManyRows(Rows):
+def row(index: int) -> Any:
+    """Return an element that takes a moment."""
+    return torch.arange(index, index + 2000).double().sin().round(decimals=3), index
+
+
+def failing(index: int) -> Any:
+    """Return an element, of which one fails."""
+    if index == FAILING:
+        raise LookupError(f"no element {index}")
+    return row(index)
+
+
+class AtOnce(Made):
     """A dataset that returns a batch's elements in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
 
 
-class FailingRows(Rows):
-    """Elements of which one fails."""
-
-    def __getitem__(self, index: int) -> Any:
-        if index == FAILING:
-            raise LookupError(f"no element {index}")
-        return super().__getitem__(index)
+def loader_of(kind: Any = Made, make: Any = row, batch_size: int | None = 4, **given: Any) -> DataLoader[Any]:
+    """Return a loader of rows with workers, whose sampler draws the same in each."""
+    sampler = RandomSampler(range(ROWS), generator=own())
+    given = {"persistent_workers": True, **given}
+    return DataLoader(kind(ROWS, make), batch_size, sampler=sampler, num_workers=2, **given)
 
 
-class Stream(IterableDataset[Any]):
-    """A stream in each worker."""
-
-    def __iter__(self) -> Iterator[Any]:
-        worker: Any = torch.utils.data.get_worker_info()
-        yield from map(Rows(ROWS).__getitem__, range(worker.id, ROWS, worker.num_workers))
-
-
-class FailingStream(Stream):
-    """A stream that fails at one element, which isn't its last."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._checked, super().__iter__())
-
-    def _checked(self, element: Any) -> Any:
-        if element[1] == FAILING:
-            raise LookupError(f"no element {FAILING}")
-        return element
-
-
-def shuffled() -> Any:
-    """Return a sampler that draws the same in each loader."""
-    return RandomSampler(range(ROWS), generator=own())
+def streams_of(make: Callable[[int], Any]) -> DataLoader[Any]:
+    """Return a loader of a stream in each of two workers."""
+    streams = Streamed(lambda worker, workers: map(make, range(worker, ROWS, workers)))
+    return DataLoader(streams, 4, num_workers=2, persistent_workers=True)
 
 
 LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
-    "rows": lambda: DataLoader(Rows(ROWS), 4, sampler=shuffled(), num_workers=2),
-    "persistent": lambda: DataLoader(Rows(ROWS), 4, sampler=shuffled(), num_workers=2, persistent_workers=True),
-    "at once": lambda: DataLoader(ManyRows(ROWS), 4, sampler=shuffled(), num_workers=2, persistent_workers=True),
-    "single": lambda: DataLoader(Rows(ROWS), None, sampler=shuffled(), num_workers=2, persistent_workers=True),
-    "timeout": lambda: DataLoader(
-        Rows(ROWS), 4, sampler=shuffled(), num_workers=2, persistent_workers=True, timeout=60
-    ),
-    "out of order": lambda: DataLoader(
-        Rows(ROWS), 4, sampler=shuffled(), num_workers=2, persistent_workers=True, in_order=False
-    ),
-    "failing": lambda: DataLoader(FailingRows(ROWS), 4, sampler=shuffled(), num_workers=2, persistent_workers=True),
-    "streams": lambda: DataLoader(Stream(), 4, num_workers=2, persistent_workers=True),
-    "failing streams": lambda: DataLoader(FailingStream(), 4, num_workers=2, persistent_workers=True),
+    "failing": lambda: loader_of(make=failing),
+    "failing streams": lambda: streams_of(failing),
+    "single, new workers": lambda: loader_of(batch_size=None, persistent_workers=False),
+    "at once, with a timeout": lambda: loader_of(AtOnce, timeout=60),
+    "out of order": lambda: loader_of(in_order=False),
 }
 
 
@@ -114,9 +92,7 @@ def read(loader: DataLoader[Any], ticks: Ticks | None) -> tuple[list[Any], int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.each_value
-def test_no_batch_is_lost(
-    name: str, kind: type[BaseException], ticking: Callable[[type[BaseException], int], Ticks]
-) -> None:
+def test_no_batch_is_lost(name: str, kind: type[BaseException], ticking: Ticking) -> None:
     """All batches and errors of all epochs come, each once, and what a handler raises comes once."""
     ticks = ticking(kind, 5)
     loader, reference = LOADERS[name](), LOADERS[name]()
@@ -131,11 +107,11 @@ def test_no_batch_is_lost(
     assert caught == ticks.raised
 
 
-@pytest.mark.parametrize("name", ["persistent", "streams"])
-def test_a_state_counts_delivered_batches(name: str, ticking: Callable[[type[BaseException], int], Ticks]) -> None:
+@pytest.mark.parametrize("make", [loader_of, lambda: streams_of(row)], ids=["rows", "streams"])
+def test_a_state_counts_delivered_batches(make: Callable[[], DataLoader[Any]], ticking: Ticking) -> None:
     """After a handler's exception the state is that after the batches before it."""
     ticks = ticking(Tick, 6)
-    loader = LOADERS[name]()
+    loader = make()
     caught = 0
     while caught < SIGNALS // 2:
         batches: Any = iter(loader)

@@ -46,7 +46,7 @@ def text(batches: Any) -> list[str]:
     ("make", "workers"),
     [
         *((LazyDataset, 0), (LazyDataset, 2), (hugging_face, 0)),
-        pytest.param(hugging_face, 1, marks=pytest.mark.slow),  # its workers import what takes seconds
+        pytest.param(hugging_face, 1, marks=pytest.mark.long),  # its workers import what takes seconds
     ],
 )
 def test_a_used_dataset_resumes_exactly(make: Any, workers: int) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections import OrderedDict, UserDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,6 +38,28 @@ class Numbers(Dataset[int]):
         if not -self.count <= index < self.count:
             raise IndexError("out of range")
         return int(index)
+
+
+class Made(Numbers):
+    """Elements that a function makes of their index."""
+
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        super().__init__(count)
+        self.make = make
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Streamed(IterableDataset[Any]):
+    """Elements in order, which a function makes of the worker's number and the number of workers."""
+
+    def __init__(self, make: Callable[[int, int], Iterable[Any]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        return iter(self.make(0, 1) if info is None else self.make(info.id, info.num_workers))
 
 
 class AtOnce(Numbers):

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -253,10 +252,14 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
 }
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_datasets(dataset: str) -> None:
+def test_datasets() -> None:
     """Datasets of each kind are gone through as torch's loader does it, whatever the arguments."""
-    assert not differences({name: each({"dataset": DATASETS[dataset], **given}) for name, given in ARGUMENTS.items()})
+    programs = {
+        f"{name}, {arguments}": each({"dataset": dataset, **given})
+        for name, dataset in DATASETS.items()
+        for arguments, given in ARGUMENTS.items()
+    }
+    assert not differences(programs)
 
 
 def test_programs() -> None:

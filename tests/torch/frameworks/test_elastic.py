@@ -1,4 +1,4 @@
-"""`examples/elastic.py` under torchrun: processes crash, hosts go and come, and the model sees each batch once."""
+"""`examples/elastic.py`: processes crash, hosts go and come, and the model sees each batch once."""
 
 import contextlib
 import faulthandler
@@ -8,15 +8,25 @@ import select
 import signal
 import subprocess
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.elastic import EPOCHS, PATIENCE_SECONDS, SCRIPT, Record, assert_elastic
+from tests.elastic import EPOCHS, PATIENCE_SECONDS, SCRIPT, STEPS, Record, assert_elastic, loaded
+from tests.torch.frameworks.ranks import CHECKOUT
 
 distributed = pytest.importorskip("torch.distributed")
+
+# Imports what an optimizer imports, before it forks the processes.
+RANKS = """
+import sys
+import torch._dynamo
+from tests.torch.frameworks.test_elastic import train_in_turns
+train_in_turns(sys.argv[1])
+"""
 
 AGENT = [
     *("--nnodes", "1:4", "--nproc-per-node", "1", "--max-restarts", "100", "--monitor-interval", "0.1"),
@@ -139,9 +149,49 @@ class Job:
         self._store = None
 
 
-@pytest.mark.slow
+def train(rank: int, ranks: int, folder: Path) -> None:
+    """Train as one process of a job, which is all that meets at a file."""
+    distributed.init_process_group("gloo", f"file://{folder}/{ranks} ranks", rank=rank, world_size=ranks)
+    loaded().train(folder / "run.pt", EPOCHS, 10, record=folder / "record")
+    distributed.destroy_process_group()
+
+
+def trained(folder: Path, *turns: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return the lines of a training, whose processes are killed after some steps, but for the last ones."""
+    folder.mkdir()
+    record = Record(folder / "record", lambda: "")
+    processes: list[Any] = []
+    for ranks, steps in turns:
+        processes = [get_context("fork").Process(target=train, args=(rank, ranks, folder)) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        record.read(ranks, steps)
+        for process in processes:
+            if steps < EPOCHS * STEPS:
+                process.kill()
+            process.join(PATIENCE_SECONDS)
+    assert {process.exitcode for process in processes} == {0}
+    record.close()
+    return record.lines
+
+
+def train_in_turns(folder: str) -> None:
+    """Check the steps of 4, 2 and 3 processes by those of one."""
+    steady = trained(Path(folder, "steady"), (1, EPOCHS * STEPS))
+    assert_elastic(trained(Path(folder, "elastic"), (4, 15), (2, 15), (3, EPOCHS * STEPS)), steady)
+
+
+def test_every_row_comes_once_with_any_number_of_processes(tmp_path: Path) -> None:
+    """Processes are killed and followed by others, that are more or fewer: each step's rows and loss are one's."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", RANKS, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.long
 def test_every_row_comes_once_while_hosts_come_and_go(tmp_path: Path) -> None:
-    """Of four hosts two are killed, one joins, and a process is killed: each step's rows and loss are one host's."""
+    """Under torchrun, of four hosts two are killed, one joins, and a process is killed: steps are as with one host."""
     faulthandler.cancel_dump_traceback_later()  # torchrun waits for lost hosts
     with contextlib.closing(Launcher()) as launcher:
         with contextlib.closing(Job(launcher, tmp_path / "elastic")) as job:

@@ -152,10 +152,10 @@ def test_workers_do_not_grow() -> None:
 
     Torch's workers are forks, which share the objects, and copy page after page as they come to them.
     """
-    loader = DataLoader(Objects(200_000), batch_size=1000, num_workers=2, persistent_workers=True)
+    loader = DataLoader(Objects(80_000), batch_size=1000, num_workers=2, persistent_workers=True)
     sizes: list[int] = []
     for _ in range(3):
-        assert sum(len(batch) for batch in loader) == 200_000
+        assert sum(len(batch) for batch in loader) == 80_000
         sizes.append(sum(each.memory_full_info().uss for each in psutil.Process().children(recursive=True)))
     assert sizes[2] - sizes[0] < 4_000_000
 

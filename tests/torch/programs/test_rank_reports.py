@@ -38,10 +38,9 @@ def slow(number: int) -> int:
 
 def test_each_rank_knows_which_one_waits_most(tmp_path: Path) -> None:
     """All ranks get the same answer, with the report of the slowest one."""
-    context = get_context("spawn")
+    context = get_context("fork")  # of a process that has imported torch
     texts = context.Queue()
-    file = str(tmp_path / "store")
-    ranks = [context.Process(target=train, args=(rank, file, texts)) for rank in range(RANKS)]
+    ranks = [context.Process(target=train, args=(rank, str(tmp_path / "store"), texts)) for rank in range(RANKS)]
     for process in ranks:
         process.start()
     found = [texts.get(timeout=120) for _ in ranks]
