@@ -8,16 +8,12 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError
+from tests.places import PLACES, in_places
 
 jax = pytest.importorskip("jax")
 door: Any = pytest.importorskip("penstock.jax")
 
 NAME = "penstock-placing"
-KINDS = pytest.mark.parametrize(
-    "arguments",
-    [{"num_workers": 2, "workers": "threads"}, {"num_workers": 1, "workers": "processes"}, {"isolated": True}],
-    ids=["threads", "processes", "isolated"],
-)
 
 
 class Watched(door.Loader):  # type: ignore[misc] # of a module that may not be there
@@ -53,11 +49,11 @@ def large(number: int) -> Any:
     return np.full(1 << 16, number, np.float32)
 
 
-@KINDS
-def test_a_thread_places_for_workers(arguments: Any) -> None:
+@in_places("threads", "processes", "isolated")
+def test_a_thread_places_for_workers(place: dict[str, Any]) -> None:
     """The thread runs from the first batch to the end of the loader; on the CPU it copies nothing."""
     dataset = ps.range(8).map(large).repeat().batch(4)
-    with watched(dataset, **arguments) as loader:
+    with watched(dataset, **place) as loader:
         batches = iter(loader)
         batch = placed_ahead(loader, batches)
         assert batch[:, -1].tolist() in ([0, 1, 2, 3], [4, 5, 6, 7])
@@ -77,13 +73,12 @@ def test_no_thread_without_workers() -> None:
             assert not loader.placed.is_set()
 
 
-@KINDS
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_values_order_and_state(arguments: Any, ahead: int) -> None:
+@pytest.mark.parametrize(("place", "ahead"), [("threads", 1), ("processes", 3), ("isolated", 3)])
+def test_values_order_and_state(place: str, ahead: int) -> None:
     """With any number placed ahead, batches and states are those of `penstock.Loader`, also after a pause."""
     dataset = ps.range(80, seed=3).shuffle().map(large).batch(4)
     expected = [batch[:, 0].tolist() for batch in ps.Loader(dataset)]
-    with door.Loader(dataset, ahead=ahead, prefetch=1, **arguments) as loader:
+    with door.Loader(dataset, ahead=ahead, prefetch=1, **PLACES[place]) as loader:
         iterator = iter(loader)
         assert [next(iterator)[:, 0].tolist() for _ in range(7)] == expected[:7]
         state = loader.state_dict()

@@ -369,13 +369,7 @@ def processes(count: int, waits: Any = KNOWN["waits"], **figures: Any) -> dict[s
 
 def threads(count: int, lock: float, **figures: Any) -> dict[str, Any]:
     """Return the figures of threads that wait for the interpreter's lock."""
-    return {
-        "workers": count,
-        "workers_text": f"{count} threads",
-        "batches": 125,
-        "lock_wait_seconds": lock,
-        **figures,
-    }
+    return {"workers": count, "workers_text": f"{count} threads", "batches": 125, "lock_wait_seconds": lock, **figures}
 
 
 @pytest.mark.parametrize(

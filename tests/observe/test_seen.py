@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock._tree import flatten
 from tests.cli.command import main
-from tests.places import LINUX, place_of
+from tests.places import LINUX, in_places
 from tests.programs.forked import outcome
 
 NUMBERS = 48
@@ -54,15 +54,9 @@ def digest(batch: Any) -> str:
     return found.hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        place_of("processes", "in any order"),
-        place_of("isolated", "in order"),
-        place_of("inline", "packed"),
-        place_of("threads", "mixed"),
-    ],
-)
+@pytest.mark.each_value
+@pytest.mark.parametrize("name", DATASETS)
+@in_places("inline", "threads", "processes", "isolated")
 def test_a_step_is_shown_with_the_bytes_that_training_logged(name: str, place: dict[str, Any]) -> None:
     """A training logs the SHA-256 of its batches; each of its steps, looked at afterwards, has the same."""
     logged: list[str] = []

@@ -13,28 +13,24 @@ from tests.torch.conformance.outcome import described
 
 TorchLoader: Any = torch.utils.data.DataLoader
 OurLoader: Any = penstock.torch.DataLoader
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "batches": {"batch_size": 3},
-    "full batches": {"batch_size": 3, "drop_last": True},
-    "elements": {"batch_size": None},
-    "lists": {"batch_sampler": [[1, 2], [3]]},
-    "stream": {"dataset": Counting(20), "batch_size": 3},
-}
+ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {"batch_size": 3},
+    {"batch_size": 3, "drop_last": True},
+    {"batch_size": None},
+    {"batch_sampler": [[1, 2], [3]]},
+    {"dataset": Counting(20), "batch_size": 3},
+)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_taking_the_place_of_torchs_loader(name: str) -> None:
-    """A loader in place of torch's has its arguments, and gives what that gives."""
-    theirs = TorchLoader(**{"dataset": Numbers(20), **ARGUMENTS[name]})
-    ours = OurLoader.in_place_of(theirs)
-    assert ours.__class__ is OurLoader
-    assert (ours.batch_size, ours.drop_last) == (theirs.batch_size, theirs.drop_last)
-    assert described(list(ours)) == described(list(theirs))
-    assert OurLoader.in_place_of(ours) is ours
-
-
-def test_workers_are_taken_over() -> None:
-    """So are the arguments for workers, as far as they have the meaning that torch gives them."""
+def test_taking_the_place_of_torchs_loader() -> None:
+    """A loader in place of torch's has its arguments, those for workers included, and gives what that gives."""
+    for given in ARGUMENTS:
+        theirs = TorchLoader(**{"dataset": Numbers(20), **given})
+        ours = OurLoader.in_place_of(theirs)
+        assert ours.__class__ is OurLoader
+        assert (ours.batch_size, ours.drop_last) == (theirs.batch_size, theirs.drop_last)
+        assert described(list(ours)) == described(list(theirs))
+        assert OurLoader.in_place_of(ours) is ours
     theirs = TorchLoader(Numbers(20), 3, num_workers=1, prefetch_factor=4, persistent_workers=True, timeout=60)
     ours = OurLoader.in_place_of(theirs)
     named = ("num_workers", "prefetch_factor", "persistent_workers", "timeout", "collate_fn")

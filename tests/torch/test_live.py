@@ -6,29 +6,24 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch.utils.data
 
-import penstock.torch
+from penstock.torch import DataLoader
 from tests.cli.command import main
+from tests.torch.conformance.datasets import Made
 
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads the folder /proc")
 
 
-class Slow(torch.utils.data.Dataset[int]):
-    """A dataset whose items take a while."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> int:
-        threading.Event().wait(0.01)
-        return index
+def slow(index: int) -> int:
+    """Return the index after a while."""
+    threading.Event().wait(0.01)
+    return index
 
 
 def test_a_loader_with_workers_is_shown(capsys: Output) -> None:
     """The view has the progress in the epoch and the waits; a second epoch, and one that resumes, count on."""
-    loader = penstock.torch.DataLoader(Slow(), batch_size=4, num_workers=2)
+    loader = DataLoader(Made(64, slow), batch_size=4, num_workers=2)
     command = ["watch", str(os.getpid()), "--once"]
     state = loader.state_dict()
     for epoch in range(2):
@@ -36,7 +31,7 @@ def test_a_loader_with_workers_is_shown(capsys: Output) -> None:
         before = [next(batches) for _ in range(12)]
         assert main(command) == 0
         text = capsys.readouterr().out
-        assert "DataLoader(Slow, batch_size=4)" in text
+        assert "DataLoader(Made, batch_size=4)" in text
         assert f" {epoch}, step " in text
         assert "2 processes" in text
         assert "the start" in text.partition("waiting")[2].partition("\n")[0]

@@ -1,13 +1,14 @@
 """Batches of the drop-in in pinned memory: the next is pinned in a thread, while the program computes."""
 
 import threading
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.equivalence.decisions import random_decisions
+from tests.torch.conformance.datasets import Made
 
 torch = pytest.importorskip("torch")
 door = pytest.importorskip("penstock.torch")
@@ -15,18 +16,11 @@ THREAD = "penstock-pinning"
 BATCHES, ROWS = 12, 4
 
 
-class Numbers:
-    """Rows of one number each."""
-
-    def __len__(self) -> int:
-        return BATCHES * ROWS
-
-    def __getitem__(self, key: int) -> Any:
-        if key == self.bad:
-            raise ValueError(f"row {key}")
-        return np.full(1000, key, np.float32), key
-
-    bad = -1
+def row(key: int, bad: int = -1) -> Any:
+    """Return a row of one number."""
+    if key == bad:
+        raise ValueError(f"row {key}")
+    return np.full(1000, key, np.float32), key
 
 
 class Pinning:
@@ -76,16 +70,19 @@ def taken(pinning: Pinning, loader: Any) -> list[int]:
 
 
 def opened(bad: int = -1, **how: Any) -> Any:
-    """Return a loader of all rows."""
-    rows = Numbers()
-    rows.bad = bad
-    return door.DataLoader(rows, batch_size=ROWS, num_workers=2, **how)
+    """Return a loader of all rows, of which one may be bad."""
+    return door.DataLoader(Made(BATCHES * ROWS, partial(row, bad=bad)), batch_size=ROWS, num_workers=2, **how)
 
 
 @pytest.mark.parametrize("how", [{"persistent_workers": True}, {"in_order": False}])
 def test_a_thread_pins_the_next_batch(pinning: Pinning, how: dict[str, Any]) -> None:
-    """While the program has a batch, the thread pins the next one; all arrive once, in any epoch."""
+    """While the program has a batch, the thread pins the next one; all arrive once, in any epoch.
+
+    An epoch that was left early gives nothing to the next one, with the same workers.
+    """
     loader = opened(**how)
+    next(iter(loader))
+    pinning.done.acquire(timeout=0.02)
     for _ in range(2):
         pinning.threads.clear()
         numbers = taken(pinning, loader)
@@ -96,37 +93,12 @@ def test_a_thread_pins_the_next_batch(pinning: Pinning, how: dict[str, Any]) -> 
 
 
 def test_what_the_thread_can_not_pin_the_program_pins(pinning: Pinning) -> None:
-    """An exception in the thread loses no batch: the program pins that one itself."""
+    """An exception in the thread loses no batch; if the program can't pin one either, `next` raises the error."""
     pinning.refuses = THREAD
     assert taken(pinning, opened()) == list(range(BATCHES))
-
-
-def test_an_error_of_pinning_is_raised(pinning: Pinning) -> None:
-    """If the program can't pin a batch, `next` raises the error."""
     pinning.refuses = threading.current_thread().name
     with pytest.raises(MemoryError, match="no pinned memory is left"):
         taken(pinning, opened())
-
-
-def numbers_of(batches: Iterator[Any], pinning: Pinning) -> list[int | str]:
-    """Return the number of each batch of an epoch, and "error" for one that raises; the thread may pin meanwhile."""
-    numbers: list[int | str] = []
-    for _ in range(BATCHES):
-        try:
-            numbers.append(int(next(batches)[1][0]) // ROWS)
-        except ValueError:
-            numbers.append("error")
-        pinning.done.acquire(timeout=0.02)
-    return numbers
-
-
-@pytest.mark.parametrize("batch", [0, 5])
-def test_an_error_of_a_row_comes_in_its_batchs_place(pinning: Pinning, batch: int) -> None:
-    """The batches before it are delivered, and those after it."""
-    batches = iter(opened(bad=batch * ROWS + 1))
-    assert numbers_of(batches, pinning) == [*range(batch), "error", *range(batch + 1, BATCHES)]
-    with pytest.raises(StopIteration):
-        next(batches)
 
 
 class Refusing(list[Any]):
@@ -148,11 +120,25 @@ def collated(rows: list[Any]) -> Refusing:
     return Refusing(torch.utils.data.default_collate(rows))
 
 
-def test_a_batch_that_can_not_be_unpickled_loses_no_other(pinning: Pinning) -> None:
-    """Its error comes in its place, also if the thread met it, and its job has several batches."""
-    with random_decisions(3):
-        numbers = numbers_of(iter(opened(collate_fn=collated)), pinning)
-    assert numbers == [*range(5), "error", *range(6, BATCHES)]
+@pytest.mark.parametrize(
+    ("bad", "batch", "seed", "how"),
+    [(1, 0, None, {}), (5 * ROWS + 1, 5, None, {}), (-1, 5, 3, {"collate_fn": collated})],
+)
+def test_an_error_comes_in_its_batchs_place(
+    pinning: Pinning, bad: int, batch: int, seed: int | None, how: dict[str, Any]
+) -> None:
+    """Of a row, or of a batch that can't be unpickled, also if the thread met it, and its job has several batches."""
+    numbers: list[int | str] = []
+    with random_decisions(seed):
+        batches = iter(opened(bad, **how))
+        for _ in range(BATCHES):
+            try:
+                numbers.append(int(next(batches)[1][0]) // ROWS)
+            except ValueError:
+                numbers.append("error")
+            pinning.done.acquire(timeout=0.02)  # the thread may pin meanwhile
+    assert numbers == [*range(batch), "error", *range(batch + 1, BATCHES)]
+    assert next(batches, None) is None
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -168,13 +154,3 @@ def test_a_state_counts_delivered_batches(pinning: Pinning, steps: int) -> None:
     resumed = opened()
     resumed.load_state_dict(state)
     assert taken(pinning, resumed) == list(range(steps, BATCHES))
-
-
-def test_a_new_epoch_drops_what_was_pinned(pinning: Pinning) -> None:
-    """An epoch that was left early gives nothing to the next one, with the same workers."""
-    loader = opened(persistent_workers=True)
-    for x, _ in loader:
-        assert x[0, 0] == 0
-        pinning.done.acquire(timeout=0.02)
-        break
-    assert taken(pinning, loader) == list(range(BATCHES))

@@ -4,16 +4,16 @@ import multiprocessing
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, cast
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
 
 from penstock.errors import StateError
 from penstock.torch import DataLoader
+from tests.torch.conformance.datasets import Streamed
 
 
 class Counted:
@@ -30,14 +30,9 @@ class Counted:
         return index, self.read(self.epoch)
 
 
-class Streamed(IterableDataset[tuple[int, int]]):
-    """The same as an iterable dataset."""
-
-    def __init__(self, rows: Counted) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return map(self.rows.__getitem__, range(4))
+def in_order(rows: Counted) -> Any:
+    """Return the same as an iterable dataset."""
+    return Streamed(lambda *_: map(rows.__getitem__, range(4)))
 
 
 def of_value(epoch: Any) -> int:
@@ -77,7 +72,7 @@ ROWS: dict[str, tuple[Counted, Callable[[Any, int], object]]] = {
 def test_workers_see_what_the_program_writes(name: str, kind: str, arguments: dict[str, Any]) -> None:
     """Each epoch has the value that the program wrote before it, as with torch's loader, with one warning in all."""
     rows, write = ROWS[name]
-    dataset: Any = rows if kind == "rows" else Streamed(rows)
+    dataset: Any = rows if kind == "rows" else in_order(rows)
     loader = DataLoader[Any](dataset, batch_size=2, num_workers=1, collate_fn=unchanged, **arguments)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -95,7 +90,7 @@ def test_workers_share_the_tensors_that_the_program_shares(kind: str) -> None:
     """Kept workers see what the program writes to a tensor in shared memory, and it sees what they write."""
     shared: Any = cast("Any", torch.zeros(2)).share_memory_()
     rows: Any = Counted(shared, of_shared)
-    dataset = rows if kind == "rows" else Streamed(rows)
+    dataset = rows if kind == "rows" else in_order(rows)
     loader = DataLoader[Any](dataset, batch_size=2, num_workers=1, persistent_workers=True, collate_fn=unchanged)
     for epoch in range(3):
         shared[0] = epoch

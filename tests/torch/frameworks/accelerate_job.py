@@ -11,27 +11,13 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import DistributedSampler
 
-import penstock as ps
 import penstock.torch
 from penstock.errors import UsageError
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import (
-    BATCH,
-    COUNT,
-    RANKS,
-    STEPS,
-    Numbered,
-    Whole,
-    plain,
-    seen,
-    watch_engines,
-    write_report,
-)
+from tests.torch.frameworks.parts import BATCH, EPOCHS, STEPS, Numbered, Whole, own_loader, seen, write_report
 
 accelerate: Any = importlib.import_module("accelerate")
-
-EPOCHS = 2
 
 
 def accelerator(**given: Any) -> Any:
@@ -59,21 +45,16 @@ def go(loader: Any, epochs: range, given: Any, saved: Path | None = None) -> lis
     return found
 
 
-def whole(place: Path, **given: Any) -> list[Any]:
-    """Go through both epochs by our workers."""
+def trained(loader: Any, saved: Path, *, resumes: bool = False, **given: Any) -> list[Any]:
+    """Go through both epochs by our workers, or through the rest from the middle of the second."""
     made = accelerator(**given)
-    loader = DataLoader.in_place_of(made.prepare(mapped(2)))
+    is_own = isinstance(loader, penstock.torch.Loader)
+    loader = made.prepare(loader) if is_own else DataLoader.in_place_of(made.prepare(loader))
     made.register_for_checkpointing(loader)
-    return go(loader, range(EPOCHS), made, place)
-
-
-def rest(place: Path, **given: Any) -> list[Any]:
-    """Resume in the middle of the second epoch, and return the batches seen."""
-    made = accelerator(**given)
-    loader = DataLoader.in_place_of(made.prepare(mapped(2)))
-    made.register_for_checkpointing(loader)
+    if not resumes:
+        return go(loader, range(EPOCHS), made, saved)
     made.wait_for_everyone()  # rank 0 saved
-    made.load_state(str(place))
+    made.load_state(str(saved))
     return go(loader, range(1, EPOCHS), made)
 
 
@@ -85,10 +66,10 @@ def skipped(**given: Any) -> list[Any]:
     return go(DataLoader.in_place_of(made.skip_first_batches(loader, STEPS // 2)), range(1, EPOCHS), made)
 
 
-def plainly(loader: Any, **given: Any) -> list[Any]:
+def plainly() -> list[Any]:
     """Go through both epochs by what Accelerate makes of a loader."""
-    made = accelerator(**given)
-    return go(made.prepare(loader), range(EPOCHS), made)
+    made = accelerator()
+    return go(made.prepare(mapped(0)), range(EPOCHS), made)
 
 
 def streamed() -> list[Any]:
@@ -97,46 +78,11 @@ def streamed() -> list[Any]:
     return go(DataLoader.in_place_of(made.prepare(TorchLoader(Whole(), BATCH, num_workers=1))), range(EPOCHS), made)
 
 
-def own(place: Path) -> list[Any]:
-    """Go through both epochs of a dataset of ours."""
-    made = accelerator()
-    loader = made.prepare(own_loader())
-    made.register_for_checkpointing(loader)
-    return go(loader, range(EPOCHS), made, place)
-
-
-def own_rest(place: Path) -> list[Any]:
-    """Resume inside the second epoch of one of our datasets."""
-    made = accelerator()
-    loader = made.prepare(own_loader())
-    made.register_for_checkpointing(loader)
-    made.wait_for_everyone()  # rank 0 saved
-    made.load_state(str(place))
-    return go(loader, range(1, EPOCHS), made)
-
-
-def own_loader() -> penstock.torch.Loader:
-    """Return a loader of a dataset of ours, which takes its own part."""
-    dataset = ps.range(COUNT, seed=3).shuffle().map(plain).batch(BATCH * RANKS)
-    return penstock.torch.Loader(dataset, shard=ps.Shard.from_torch())
-
-
-def refused() -> str:
-    """Return the error for a loader that rank 0 reads for all ranks."""
-    made = accelerator(dispatch_batches=True)
+def refused(loader: Any, **given: Any) -> str:
+    """Return the error for a loader that can't be replaced."""
+    made = accelerator(**given)
     try:
-        DataLoader.in_place_of(made.prepare(mapped(0)))
-    except UsageError as error:
-        return str(error)
-    return ""
-
-
-def dealt_twice() -> str:
-    """Return the error for a loader that takes a rank's part already."""
-    made = accelerator()
-    kind: Any = DistributedSampler
-    try:
-        DataLoader.in_place_of(made.prepare(TorchLoader(Numbered(), BATCH, sampler=kind(Numbered()))))
+        DataLoader.in_place_of(made.prepare(loader))
     except UsageError as error:
         return str(error)
     return ""
@@ -154,24 +100,22 @@ def warned() -> list[str]:
 
 def run(place: Path) -> None:
     """Run one rank."""
-    engines = watch_engines()
     torch.set_num_threads(1)
-    report: dict[str, Any] = {}
+    ours, seeded, own = place / "saved", place / "saved, seeded", place / "saved, own"
+    by_seed = {"use_seedable_sampler": True}
+    sampler: Any = DistributedSampler
     runs: dict[str, Any] = {
-        "torch": lambda: plainly(mapped(0)),
-        "ours": lambda: whole(place / "ours"),
-        "ours, resumed": lambda: rest(place / "ours"),
-        "seeded": lambda: whole(place / "seeded", use_seedable_sampler=True),
-        "seeded, resumed": lambda: rest(place / "seeded", use_seedable_sampler=True),
-        "seeded, skipped": lambda: skipped(use_seedable_sampler=True),
+        "torch": plainly,
+        "ours": lambda: trained(mapped(2), ours),
+        "ours, resumed": lambda: trained(mapped(2), ours, resumes=True),
+        "seeded": lambda: trained(mapped(2), seeded, **by_seed),
+        "seeded, resumed": lambda: trained(mapped(2), seeded, resumes=True, **by_seed),
+        "seeded, skipped": lambda: skipped(**by_seed),
         "stream": streamed,
-        "own": lambda: own(place / "own"),
-        "own, resumed": lambda: own_rest(place / "own"),
-        "refused": refused,
-        "dealt twice": dealt_twice,
+        "own": lambda: trained(own_loader(), own),
+        "own, resumed": lambda: trained(own_loader(), own, resumes=True),
+        "refused": lambda: refused(mapped(0), dispatch_batches=True),  # rank 0 reads for all ranks
+        "dealt twice": lambda: refused(TorchLoader(Numbered(), BATCH, sampler=sampler(Numbered()))),
         "warned": warned,
     }
-    for name, program in runs.items():
-        engines.clear()
-        report[name] = {"trained": program(), "engines": sorted(set(engines))}
-    write_report(place, report)
+    write_report(place, {name: lambda _, program=program: {"trained": program()} for name, program in runs.items()})

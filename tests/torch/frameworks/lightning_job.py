@@ -13,27 +13,23 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import WeightedRandomSampler
 
-import penstock as ps
 import penstock.torch
 from tests.torch.conformance.untyped import torch
 from tests.torch.frameworks.parts import (
     BATCH,
     COUNT,
+    EPOCHS,
+    IN_THE_MIDDLE,
     RANKS,
     STEPS,
     Numbered,
     Streamed,
-    plain,
+    own_loader,
     seen,
-    watch_engines,
     write_report,
 )
 
 pl: Any = importlib.import_module("lightning.pytorch")
-
-EPOCHS = 2
-IN_THE_MIDDLE = STEPS + STEPS // 2
-"""Steps up to the middle of the second epoch."""
 
 Making = Callable[[str], Any]
 """Makes a loader to be used "to train" or "to check"."""
@@ -124,36 +120,29 @@ def streamed(kind: Any, purpose: str) -> Any:
 
 
 def own(purpose: str) -> Any:
-    """Return a loader of a dataset of ours, which takes its own part."""
-    numbers = ps.range(COUNT, seed=3)
-    dataset = (numbers.shuffle() if purpose == "to train" else numbers).map(plain).batch(BATCH * RANKS)
-    return penstock.torch.Loader(dataset, shard=ps.Shard.from_torch())
+    """Return a loader of a dataset of ours."""
+    return own_loader(shuffled=purpose == "to train")
 
 
 def run(place: Path) -> None:
     """Run one rank."""
-    engines = watch_engines()
-    report: dict[str, Any] = {}
-
-    def note(name: str, making: Making, **given: Any) -> None:
-        engines.clear()
-        report[name] = fit(place / name, making, **given)
-        report[name]["engines"] = sorted(set(engines))
 
     def saved(name: str, step: int = IN_THE_MIDDLE) -> Path:
         return place / name / f"step={step}.ckpt"
 
     ours = partial(mapped, penstock.torch.DataLoader, 2)
-    note("torch", partial(mapped, TorchLoader, 0))
-    note("torch, resumed", partial(mapped, TorchLoader, 2), checkpoint=saved("torch", STEPS))
-    note("ours", ours)
-    note("ours, resumed", ours, checkpoint=saved("ours"))
-    note("ours, resumed after an epoch", ours, checkpoint=saved("ours", STEPS))
-    note("passed", ours, loader=ours("to train", num_batch_workers=1, prefetch_factor=3))
-    note("weighted", partial(weighted, penstock.torch.DataLoader))
-    note("weighted, resumed", partial(weighted, penstock.torch.DataLoader), checkpoint=saved("weighted"))
-    note("stream", partial(streamed, penstock.torch.DataLoader))
-    note("stream, resumed", partial(streamed, penstock.torch.DataLoader), checkpoint=saved("stream"))
-    note("own", own)
-    note("own, resumed", own, checkpoint=saved("own"))
-    write_report(place, report)
+    chosen, stream = partial(weighted, penstock.torch.DataLoader), partial(streamed, penstock.torch.DataLoader)
+    runs: dict[str, Callable[[Path], Any]] = {
+        "torch": lambda to: fit(to, partial(mapped, TorchLoader, 0)),
+        "ours": lambda to: fit(to, ours),
+        "ours, resumed": lambda to: fit(to, ours, saved("ours")),
+        "ours, resumed after an epoch": lambda to: fit(to, ours, saved("ours", STEPS)),
+        "passed": lambda to: fit(to, ours, loader=ours("to train", num_batch_workers=1, prefetch_factor=3)),
+        "weighted": lambda to: fit(to, chosen),
+        "weighted, resumed": lambda to: fit(to, chosen, saved("weighted")),
+        "stream": lambda to: fit(to, stream),
+        "stream, resumed": lambda to: fit(to, stream, saved("stream")),
+        "own": lambda to: fit(to, own),
+        "own, resumed": lambda to: fit(to, own, saved("own")),
+    }
+    write_report(place, runs)

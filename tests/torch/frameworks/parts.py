@@ -2,18 +2,22 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+import penstock as ps
+import penstock.torch
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
 from tests.torch.conformance.untyped import torch
 
-COUNT, BATCH, RANKS = 32, 4, 2
+COUNT, BATCH, RANKS, EPOCHS = 32, 4, 2, 2
 STEPS = COUNT // BATCH // RANKS
 """Batches of a rank in an epoch."""
+IN_THE_MIDDLE = STEPS + STEPS // 2
+"""Steps up to the middle of the second epoch."""
 
 
 class Numbered(Dataset[Any]):
@@ -45,9 +49,11 @@ class Whole(IterableDataset[Any]):
         return map(element, range(COUNT))
 
 
-def plain(index: int) -> dict[str, Any]:
-    """Return an element without a tensor, for a dataset of ours."""
-    return {"index": index, "x": float(index)}
+def own_loader(*, shuffled: bool = True) -> penstock.torch.Loader[Any]:
+    """Return a loader of a dataset of ours, which takes its own part; the elements have no tensors."""
+    numbers = ps.range(COUNT, seed=3)
+    dataset = (numbers.shuffle() if shuffled else numbers).map(lambda index: {"index": index, "x": float(index)})
+    return penstock.torch.Loader(dataset.batch(BATCH * RANKS), shard=ps.Shard.from_torch())
 
 
 def element(index: int) -> dict[str, Any]:
@@ -79,6 +85,11 @@ def _telling(name: str, begins: Callable[..., None], made: list[str]) -> Callabl
     return begin
 
 
-def write_report(folder: Path, report: dict[str, Any]) -> None:
-    """Write the report of this rank."""
+def write_report(folder: Path, runs: Mapping[str, Callable[[Path], dict[str, Any]]]) -> None:
+    """Go through the runs, each with a folder of its own, and write the report of this rank, with the engines."""
+    engines = watch_engines()
+    report: dict[str, Any] = {}
+    for name, run in runs.items():
+        engines.clear()
+        report[name] = {**run(folder / name), "engines": sorted(set(engines))}
     (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(report))

@@ -5,11 +5,10 @@ Tried on two ranks, where Accelerate is installed; each test looks at some of th
 
 import pytest
 
+from tests.torch.frameworks.parts import EPOCHS, IN_THE_MIDDLE, STEPS
 from tests.torch.frameworks.ranks import Report, counted, indices, run_ranks
 
 pytest.importorskip("accelerate")
-
-STEPS, EPOCHS = 4, 2
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def test_our_workers_load(reports: list[Report]) -> None:
 def test_resuming_inside_an_epoch(reports: list[Report], name: str) -> None:
     """From a checkpoint of Accelerate's, each rank delivers the remaining rows, with the same random numbers."""
     for rank in reports:
-        left = rank[name]["trained"][STEPS + STEPS // 2 :]
+        left = rank[name]["trained"][IN_THE_MIDDLE:]
         assert len(left) == STEPS // 2
         assert rank[f"{name}, resumed"]["trained"] == left
 
@@ -47,7 +46,7 @@ def test_resuming_inside_an_epoch(reports: list[Report], name: str) -> None:
 def test_skipping_first_batches(reports: list[Report]) -> None:
     """Accelerate's own way of going on reads the rows that were left."""
     for rank in reports:
-        assert indices(rank["seeded, skipped"]["trained"]) == indices(rank["seeded"]["trained"][STEPS + STEPS // 2 :])
+        assert indices(rank["seeded, skipped"]["trained"]) == indices(rank["seeded"]["trained"][IN_THE_MIDDLE:])
 
 
 def test_a_loader_that_cannot_be_replaced_is_refused(reports: list[Report]) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.torch.frameworks.parts import EPOCHS, IN_THE_MIDDLE, STEPS
 from tests.torch.frameworks.ranks import Report, counted, indices, run_ranks
 
 pytest.importorskip("lightning")
-
-STEPS, EPOCHS = 4, 2
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def test_our_workers_load(reports: list[Report]) -> None:
 def test_resuming_inside_an_epoch(reports: list[Report], name: str) -> None:
     """Each rank delivers the remaining rows of a checkpoint's epoch; with workers, with the same random numbers."""
     for rank in reports:
-        resumed, left = rank[f"{name}, resumed"]["trained"], rank[name]["trained"][STEPS + STEPS // 2 :]
+        resumed, left = rank[f"{name}, resumed"]["trained"], rank[name]["trained"][IN_THE_MIDDLE:]
         assert indices(resumed) == indices(left)
         assert len(left) == STEPS // 2
         assert resumed == left or name == "weighted"  # whose elements draw from the trainer's generator

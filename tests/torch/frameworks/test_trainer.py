@@ -5,12 +5,11 @@ Tried on two ranks, where Transformers is installed; each test looks at some of 
 
 import pytest
 
+from tests.torch.frameworks.parts import EPOCHS, IN_THE_MIDDLE, STEPS
 from tests.torch.frameworks.ranks import Report, counted, indices, run_ranks
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-
-STEPS, EPOCHS = 4, 2
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def test_our_workers_load(reports: list[Report]) -> None:
 def test_resuming_from_the_loaders_state(reports: list[Report], name: str) -> None:
     """With `ignore_data_skip`, a loader that its state was loaded into gives the rows that were left, as they drew."""
     for rank in reports:
-        left = rank[name]["trained"][STEPS + STEPS // 2 :]
+        left = rank[name]["trained"][IN_THE_MIDDLE:]
         assert len(left) == STEPS // 2
         assert rank[f"{name}, resumed"]["trained"] == left
         assert rank[f"{name}, resumed"]["steps"] == EPOCHS * STEPS

@@ -6,20 +6,13 @@ What each run saw goes to FOLDER/RANK.json.
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import penstock as ps
-import penstock.torch
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import BATCH, COUNT, RANKS, STEPS, Numbered, plain, seen, watch_engines, write_report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.torch.frameworks.parts import BATCH, EPOCHS, IN_THE_MIDDLE, STEPS, Numbered, own_loader, seen, write_report
 
 transformers: Any = importlib.import_module("transformers")
-
-EPOCHS = 2
 
 
 class Line(torch.nn.Module):  # type: ignore[misc]  # `torch` is untyped here
@@ -83,8 +76,7 @@ class Owning(Noting):
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of ours."""
-        dataset = ps.range(COUNT, seed=3).shuffle().map(plain).batch(BATCH * RANKS)
-        return going_on(penstock.torch.Loader(dataset, shard=ps.Shard.from_torch()), self.state_of_loader)
+        return going_on(own_loader(), self.state_of_loader)
 
 
 def going_on(loader: Any, state: Path | None) -> Any:
@@ -145,24 +137,18 @@ def refused(kind: Any, place: Path, checkpoint: Path) -> dict[str, Any]:
 
 def run(place: Path) -> None:
     """Run one rank."""
-    engines = watch_engines()
-    report: dict[str, Any] = {}
 
-    def saved(name: str, step: int) -> Path:
+    def saved(name: str, step: int = IN_THE_MIDDLE) -> Path:
         return place / name / f"checkpoint-{step}"
 
-    middle = STEPS + STEPS // 2
-    runs: dict[str, Callable[[Path], Any]] = {
+    runs = {
         "torch": lambda to: train(Noting, to, 0),
         "ours": lambda to: train(Replacing, to, 2),
         "ours, skipped": lambda to: train(Replacing, to, 2, saved("ours", STEPS // 2)),
-        "ours, resumed": lambda to: train(Replacing, to, 2, saved("ours", middle), is_own=True),
+        "ours, resumed": lambda to: train(Replacing, to, 2, saved("ours"), is_own=True),
         "ours, resumed after an epoch": lambda to: train(Replacing, to, 2, saved("ours", STEPS)),
         "own": lambda to: train(Owning, to, 0),
-        "own, skipped": lambda to: refused(Owning, to, saved("own", middle)),
-        "own, resumed": lambda to: train(Owning, to, 0, saved("own", middle), is_own=True),
+        "own, skipped": lambda to: refused(Owning, to, saved("own")),
+        "own, resumed": lambda to: train(Owning, to, 0, saved("own"), is_own=True),
     }
-    for name, program in runs.items():
-        engines.clear()
-        report[name] = {**program(place / name), "engines": sorted(set(engines))}
-    write_report(place, report)
+    write_report(place, runs)

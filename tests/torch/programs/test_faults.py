@@ -4,7 +4,6 @@ import os
 import resource
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import psutil
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from penstock.torch import DataLoader
 from tests.programs.forked import Ended, outcome
 from tests.programs.small_shm import run_with_small_shm
-from tests.torch.conformance.datasets import Numbers
+from tests.torch.conformance.datasets import Made, Numbers
 from tests.torch.conformance.untyped import torch
 
 PATIENCE_SECONDS = 240.0
@@ -111,53 +110,20 @@ def few_descriptors(more: int) -> Generator[None]:
 
 def test_all_batches_kept_with_few_descriptors() -> None:
     """`list(loader)` needs no descriptor for each batch, where torch's loader has "too many open files"."""
+    rows = Made(400, lambda index: torch.full((30_000,), index))  # more than is copied in any case
     with few_descriptors(150):
-        kept = list(DataLoader(Rows(400), batch_size=1, num_workers=2))
+        kept = list(DataLoader(rows, batch_size=1, num_workers=2))
     assert [int(batch[0, 0]) for batch in kept] == list(range(400))
 
 
-class Rows(Numbers):
-    """Items of more than is copied in any case."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((30_000,), index)
-
-
-def test_loaders_in_loaders() -> None:
-    """A loop over one loader inside that over another, of the same dataset and class."""
-    outer, inner = (DataLoader(Numbers(6), batch_size=2, num_workers=2) for _ in range(2))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_in_loaders_and_in_workers(workers: int) -> None:
+    """A loop inside that over a loader of the same class, and a dataset that loads by one, also with a worker."""
+    outer, inner = (DataLoader(Numbers(6), batch_size=2, num_workers=1) for _ in range(2))
     found = [(first.tolist(), [second.tolist() for second in inner]) for first in outer]
     assert found == [([at, at + 1], [[0, 1], [2, 3], [4, 5]]) for at in (0, 2, 4)]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_loaders_in_workers(workers: int) -> None:
-    """A dataset that itself loads by a DataLoader, in its worker or with a worker of its own."""
-    assert [batch.tolist() for batch in DataLoader(Loading(workers), batch_size=2, num_workers=2)] == [[3, 3], [3, 3]]
-
-
-class Loading(Numbers):
-    """Items that are sums of another loader's."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(4)
-        self.workers = workers
-
-    def __getitem__(self, index: int) -> int:
-        return sum(int(batch.sum()) for batch in DataLoader(Numbers(3), batch_size=2, num_workers=self.workers))
-
-
-def test_workers_do_not_grow() -> None:
-    """Going through a dataset of Python objects touches each one's count; nothing is copied by that: none is shared.
-
-    Torch's workers are forks, which share the objects, and copy page after page as they come to them.
-    """
-    loader = DataLoader(Objects(80_000), batch_size=1000, num_workers=2, persistent_workers=True)
-    sizes: list[int] = []
-    for _ in range(3):
-        assert sum(len(batch) for batch in loader) == 80_000
-        sizes.append(sum(each.memory_full_info().uss for each in psutil.Process().children(recursive=True)))
-    assert sizes[2] - sizes[0] < 4_000_000
+    sums = Made(4, lambda _: sum(int(each.sum()) for each in DataLoader(Numbers(3), batch_size=2, num_workers=workers)))
+    assert [batch.tolist() for batch in DataLoader(sums, batch_size=2, num_workers=1)] == [[3, 3], [3, 3]]
 
 
 class Objects(Numbers):
@@ -169,3 +135,16 @@ class Objects(Numbers):
 
     def __getitem__(self, index: int) -> int:
         return len(self.texts[index])
+
+
+def test_workers_do_not_grow() -> None:
+    """Going through a dataset of Python objects touches each one's count; nothing is copied by that: none is shared.
+
+    Torch's workers are forks, which share the objects, and copy page after page as they come to them.
+    """
+    loader = DataLoader(Objects(80_000), batch_size=1000, num_workers=1, persistent_workers=True)
+    sizes: list[int] = []
+    for _ in range(3):
+        assert sum(len(batch) for batch in loader) == 80_000
+        sizes.append(sum(each.memory_full_info().uss for each in psutil.Process().children(recursive=True)))
+    assert sizes[2] - sizes[0] < 4_000_000
