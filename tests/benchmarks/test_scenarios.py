@@ -10,8 +10,15 @@ from benchmarks.command import main
 from benchmarks.macro.scenarios import SCENARIOS
 from tests.images.photographs import need_jpeg
 
+EXPENSIVE = {
+    *("big-batches", "busy-trainer", "formats", "images", "import", "jax-feed", "kill", "memory", "parquet-lanes"),
+    *("readings", "start-stop", "tokens-as-int32", "torch-feed", "transport", "write"),
+}
+"""Those that start many processes or Pythons, or write many files."""
+LONG = pytest.mark.long
 
-@pytest.mark.parametrize("name", SCENARIOS)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[LONG] * (name in EXPENSIVE)) for name in SCENARIOS])
 def test_a_scenario_runs_and_its_outputs_agree(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In smoke mode a scenario prints a table, and writes JSON with the contestants, the machine and the versions.
 

@@ -15,7 +15,7 @@ import penstock.torch
 from penstock.errors import UsageError
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import BATCH, EPOCHS, STEPS, Numbered, Whole, own_loader, seen, write_report
+from tests.torch.frameworks.parts import BATCH, EPOCHS, NUMBERED, STEPS, WHOLE, own_loader, seen, write_report
 
 accelerate: Any = importlib.import_module("accelerate")
 
@@ -29,7 +29,7 @@ def accelerator(**given: Any) -> Any:
 
 def mapped(workers: int, kind: Any = TorchLoader) -> Any:
     """Return a loader that is not prepared."""
-    return kind(Numbered(), BATCH, shuffle=True, num_workers=workers)
+    return kind(NUMBERED, BATCH, shuffle=True, num_workers=workers)
 
 
 def go(loader: Any, epochs: range, given: Any, saved: Path | None = None) -> list[Any]:
@@ -75,7 +75,7 @@ def plainly() -> list[Any]:
 def streamed() -> list[Any]:
     """Go through a stream twice, of which Accelerate gives each rank its part."""
     made = accelerator(dispatch_batches=False)
-    return go(DataLoader.in_place_of(made.prepare(TorchLoader(Whole(), BATCH, num_workers=1))), range(EPOCHS), made)
+    return go(DataLoader.in_place_of(made.prepare(TorchLoader(WHOLE, BATCH, num_workers=1))), range(EPOCHS), made)
 
 
 def refused(loader: Any, **given: Any) -> str:
@@ -115,7 +115,7 @@ def run(place: Path) -> None:
         "own": lambda: trained(own_loader(), own),
         "own, resumed": lambda: trained(own_loader(), own, resumes=True),
         "refused": lambda: refused(mapped(0), dispatch_batches=True),  # rank 0 reads for all ranks
-        "dealt twice": lambda: refused(TorchLoader(Numbered(), BATCH, sampler=sampler(Numbered()))),
+        "dealt twice": lambda: refused(TorchLoader(NUMBERED, BATCH, sampler=sampler(NUMBERED))),
         "warned": warned,
     }
     write_report(place, {name: lambda _, program=program: {"trained": program()} for name, program in runs.items()})

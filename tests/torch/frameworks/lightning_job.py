@@ -20,11 +20,11 @@ from tests.torch.frameworks.parts import (
     COUNT,
     EPOCHS,
     IN_THE_MIDDLE,
+    NUMBERED,
     RANKS,
     STEPS,
-    Numbered,
-    Streamed,
     own_loader,
+    part_of,
     seen,
     write_report,
 )
@@ -104,19 +104,19 @@ def fit(folder: Path, making: Making, checkpoint: Path | None = None, loader: An
 
 def mapped(kind: Any, workers: int, purpose: str, **given: Any) -> Any:
     """Return a loader of a class that has torch's arguments."""
-    return kind(Numbered(), BATCH, shuffle=purpose == "to train", num_workers=workers, **given)
+    return kind(NUMBERED, BATCH, shuffle=purpose == "to train", num_workers=workers, **given)
 
 
 def weighted(kind: Any, purpose: str) -> Any:
     """Return a loader with a sampler that Lightning wraps, and that draws from torch's global generator."""
     del purpose
-    return kind(Numbered(), BATCH, sampler=WeightedRandomSampler([1.0, 2.0] * (COUNT // 2), COUNT))
+    return kind(NUMBERED, BATCH, sampler=WeightedRandomSampler([1.0, 2.0] * (COUNT // 2), COUNT))
 
 
 def streamed(kind: Any, purpose: str) -> Any:
     """Return a loader of a dataset that can only be read in order."""
     del purpose
-    return kind(Streamed(torch.distributed.get_rank()), BATCH, num_workers=1)
+    return kind(part_of(torch.distributed.get_rank()), BATCH, num_workers=1)
 
 
 def own(purpose: str) -> Any:

@@ -2,15 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import penstock as ps
 import penstock.torch
 from penstock.torch._data_loader._iterators import StreamsIterator, WorkersIterator
+from tests.torch.conformance.datasets import Made, Streamed
 from tests.torch.conformance.untyped import torch
 
 COUNT, BATCH, RANKS, EPOCHS = 32, 4, 2, 2
@@ -20,45 +19,26 @@ IN_THE_MIDDLE = STEPS + STEPS // 2
 """Steps up to the middle of the second epoch."""
 
 
-class Numbered(Dataset[Any]):
-    """Elements that contain their index and a random number."""
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return element(index)
+def element(index: int) -> dict[str, Any]:
+    """Return an element that contains its index and a random number."""
+    return {"index": index, "x": torch.full((1,), float(index)), "drawn": torch.rand(())}
 
 
-class Streamed(IterableDataset[Any]):
-    """The same elements in order, for one rank and worker; the stream has no state."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def __iter__(self) -> Iterator[Any]:
-        info: Any = get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return map(element, range(self.rank + RANKS * worker, COUNT, RANKS * workers))
+NUMBERED = Made(COUNT, element)
+WHOLE = Streamed(lambda worker, workers: map(element, range(COUNT)))
+"""The same elements in order, for one worker of any rank; the stream has no state."""
 
 
-class Whole(IterableDataset[Any]):
-    """The same elements in order, for one worker of any rank."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(element, range(COUNT))
+def part_of(rank: int) -> Streamed:
+    """Return the same elements in order, for one rank and worker."""
+    return Streamed(lambda worker, workers: map(element, range(rank + RANKS * worker, COUNT, RANKS * workers)))
 
 
-def own_loader(*, shuffled: bool = True) -> penstock.torch.Loader[Any]:
+def own_loader(*, shuffled: bool = True) -> penstock.torch.Loader:
     """Return a loader of a dataset of ours, which takes its own part; the elements have no tensors."""
     numbers = ps.range(COUNT, seed=3)
     dataset = (numbers.shuffle() if shuffled else numbers).map(lambda index: {"index": index, "x": float(index)})
     return penstock.torch.Loader(dataset.batch(BATCH * RANKS), shard=ps.Shard.from_torch())
-
-
-def element(index: int) -> dict[str, Any]:
-    """Return an element."""
-    return {"index": index, "x": torch.full((1,), float(index)), "drawn": torch.rand(())}
 
 
 def seen(epoch: int, batch: Any) -> dict[str, Any]:

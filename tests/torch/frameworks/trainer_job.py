@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
-from tests.torch.frameworks.parts import BATCH, EPOCHS, IN_THE_MIDDLE, STEPS, Numbered, own_loader, seen, write_report
+from tests.torch.frameworks.parts import BATCH, EPOCHS, IN_THE_MIDDLE, NUMBERED, STEPS, own_loader, seen, write_report
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -119,7 +119,7 @@ def train(kind: Any, place: Path, workers: int, checkpoint: Path | None = None, 
         ignore_data_skip=is_own,
     )
     callbacks = [] if kind is Noting else [Saving()]  # torch's loader has no state
-    trainer = kind(model=Line(), args=given, train_dataset=Numbered(), eval_dataset=Numbered(), callbacks=callbacks)
+    trainer = kind(model=Line(), args=given, train_dataset=NUMBERED, eval_dataset=NUMBERED, callbacks=callbacks)
     if is_own and checkpoint is not None:
         trainer.state_of_loader = checkpoint / "loader.json"
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
