@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError
-from tests.places import PLACES, in_places
+from tests.places import in_places
 
 jax = pytest.importorskip("jax")
 door: Any = pytest.importorskip("penstock.jax")
@@ -73,21 +73,6 @@ def test_no_thread_without_workers() -> None:
             assert not loader.placed.is_set()
 
 
-@pytest.mark.parametrize(("place", "ahead"), [("threads", 1), ("processes", 3), ("isolated", 3)])
-def test_values_order_and_state(place: str, ahead: int) -> None:
-    """With any number placed ahead, batches and states are those of `penstock.Loader`, also after a pause."""
-    dataset = ps.range(80, seed=3).shuffle().map(large).batch(4)
-    expected = [batch[:, 0].tolist() for batch in ps.Loader(dataset)]
-    with door.Loader(dataset, ahead=ahead, prefetch=1, **PLACES[place]) as loader:
-        iterator = iter(loader)
-        assert [next(iterator)[:, 0].tolist() for _ in range(7)] == expected[:7]
-        state = loader.state_dict()
-        assert state == ps.Loader(dataset).state_dict(step=7)
-        next(iterator)
-        iterator.set_state(state)
-        assert [batch[:, 0].tolist() for batch in iterator] == expected[7:]
-
-
 def test_what_a_thread_may_set_for_itself(devices: Any) -> None:
     """JAX settings of the training thread alone apply to batches that another thread places."""
     dataset = ps.read([np.int64(1 << 40)]).repeat().batch(2)
@@ -101,20 +86,3 @@ def test_what_a_thread_may_set_for_itself(devices: Any) -> None:
     numbers = ps.range(8).repeat().batch(2)
     with watched(numbers, num_workers=1, workers="threads") as loader, jax.default_device(devices[1]):
         assert placed_ahead(loader, iter(loader)).devices() == {devices[1]}
-
-
-def test_what_cannot_be_placed_is_raised_at_its_step() -> None:
-    """An error of the placing thread is raised after the batches before it, and `seek` passes its step."""
-
-    def wrong(number: int) -> Any:
-        return "text" if number == 5 else number
-
-    with door.Loader(ps.range(9).map(wrong), ahead=2, num_workers=1, workers="threads") as loader:
-        found: list[int] = []
-        iterator = iter(loader)
-        for _ in range(2):
-            with pytest.raises(GraphError, match="the type str") as caught:
-                found.extend(int(batch) for batch in iterator)
-            assert any("step 5:" in note for note in caught.value.__notes__)
-        loader.seek(6)
-        assert found + [int(batch) for batch in loader] == [0, 1, 2, 3, 4, 6, 7, 8]

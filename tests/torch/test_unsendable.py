@@ -5,6 +5,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter, itemgetter
 from types import ModuleType
 from typing import Any, cast
 
@@ -35,21 +37,10 @@ def in_order(rows: Counted) -> Any:
     return Streamed(lambda *_: map(rows.__getitem__, range(4)))
 
 
-def of_value(epoch: Any) -> int:
-    """Return the number of a `multiprocessing.Value`."""
-    return int(epoch.value)
-
-
 def of_shared(tensor: torch.Tensor) -> int:
     """Return the first number of a tensor, and count the call in the second."""
     tensor[1] += 1
     return int(tensor[0])
-
-
-def of_locked(epoch: Any) -> int:
-    """Return the number beside a lock."""
-    with epoch[0]:
-        return int(epoch[1])
 
 
 def unchanged(rows: list[Any]) -> list[Any]:
@@ -57,32 +48,34 @@ def unchanged(rows: list[Any]) -> list[Any]:
     return rows
 
 
-# Made once: the module keeps the shared memory of its values.
-VALUE: Any = multiprocessing.Value("i", 0)
-ROWS: dict[str, tuple[Counted, Callable[[Any, int], object]]] = {
-    "value": (Counted(VALUE, of_value), lambda epoch, n: setattr(epoch, "value", n)),
-    "lock": (Counted([threading.Lock(), 0], of_locked), lambda epoch, n: epoch.__setitem__(1, n)),
-}
+VALUE: Any = multiprocessing.Value("i", 0)  # made once: the module keeps its shared memory
+WHOLE = [[[(0, epoch), (1, epoch)], [(2, epoch), (3, epoch)]] for epoch in range(3)]
+"""The batches of three epochs."""
+OF_VALUE = Counted(VALUE, attrgetter("value"))
+OF_LOCK = Counted([threading.Lock(), 0], itemgetter(1))
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "arguments"),
-    [("value", "rows", {"persistent_workers": True}), ("value", "stream", {}), ("lock", "rows", {})],
+    ("rows", "write", "arguments"),
+    [
+        (OF_VALUE, partial(setattr, VALUE, "value"), {"persistent_workers": True}),
+        (in_order(OF_VALUE), partial(setattr, VALUE, "value"), {}),
+        (OF_LOCK, partial(OF_LOCK.epoch.__setitem__, 1), {}),
+    ],
 )
-def test_workers_see_what_the_program_writes(name: str, kind: str, arguments: dict[str, Any]) -> None:
+def test_workers_see_what_the_program_writes(rows: Any, write: Any, arguments: dict[str, Any]) -> None:
     """Each epoch has the value that the program wrote before it, as with torch's loader, with one warning in all."""
-    rows, write = ROWS[name]
-    dataset: Any = rows if kind == "rows" else in_order(rows)
-    loader = DataLoader[Any](dataset, batch_size=2, num_workers=1, collate_fn=unchanged, **arguments)
+    loader = DataLoader[Any](rows, batch_size=2, num_workers=1, collate_fn=unchanged, **arguments)
+    found: list[Any] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         for epoch in range(3):
-            write(rows.epoch, epoch)
-            assert list(loader) == [[(0, epoch), (1, epoch)], [(2, epoch), (3, epoch)]]
-    texts = [str(each.message) for each in caught if each.category is UserWarning]
-    assert len(texts) == 1
-    assert "torch's own workers load this dataset" in texts[0]
-    assert caught[0].filename == __file__
+            write(epoch)
+            found.append(list(loader))
+    assert found == WHOLE
+    (warning,) = (each for each in caught if each.category is UserWarning)
+    assert "torch's own workers load this dataset" in str(warning.message)
+    assert warning.filename == __file__
 
 
 @pytest.mark.parametrize("kind", ["rows", "stream"])
@@ -94,7 +87,7 @@ def test_workers_share_the_tensors_that_the_program_shares(kind: str) -> None:
     loader = DataLoader[Any](dataset, batch_size=2, num_workers=1, persistent_workers=True, collate_fn=unchanged)
     for epoch in range(3):
         shared[0] = epoch
-        assert list(loader) == [[(0, epoch), (1, epoch)], [(2, epoch), (3, epoch)]]
+        assert list(loader) == WHOLE[epoch]
         assert int(shared[1]) == 4 * (epoch + 1)
     assert loader.stats()  # of Penstock's own workers
 
@@ -148,9 +141,8 @@ def test_datasets_that_workers_can_not_rebuild() -> None:
 
 def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:
     """A state is that of the epoch's start, with a warning, and one from inside an epoch is refused."""
-    rows: Any = Counted(VALUE, of_value)
-    write = ROWS["value"][1]
-    write(VALUE, 0)
+    rows: Any = OF_VALUE
+    VALUE.value = 0
     loader = DataLoader[Any](rows, batch_size=2, num_workers=1, collate_fn=unchanged)
     inline = DataLoader[Any](rows, batch_size=2, collate_fn=unchanged)
     next(iter(inline))
@@ -162,4 +154,4 @@ def test_torch_s_workers_have_no_state_inside_an_epoch() -> None:
         state = loader.state_dict()
     with pytest.warns(UserWarning, match="restarts"):
         loader.load_state_dict(state)
-    assert list(loader) == [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]
+    assert list(loader) == WHOLE[0]
