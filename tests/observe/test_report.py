@@ -511,7 +511,8 @@ def test_processes_are_predicted_in_place_of_threads_that_wait_for_the_lock() ->
     assert report.numbers()["data/lock_wait(s)"] == 0.004
     assert not any(each.kind for each in report_of(**threads(4, 0, work_seconds=0.3)).what_if)
     (as_many,) = (each for each in report.what_if if each.change == "processes")
-    assert (as_many.times, as_many.then) == (pytest.approx(4), "the workers")
+    assert as_many.times == pytest.approx(4)
+    assert as_many.then == "the workers"
     (more,) = (each for each in report.what_if if each.change == "7 processes")
     assert more.times == pytest.approx(0.077 / 0.012)
     assert report.advice.endswith("processes use 7 processors: up to 6.4x, then the consumer")

@@ -147,8 +147,10 @@ def test_another_argument_is_measured(change: str, dataset: Any, options: dict[s
 def test_a_change_that_the_dataset_refuses_is_not_measured() -> None:
     """A dataset that can't be sent to a process has no gain by processes; the others are measured."""
     found: dict[str, WhatIf] = {}
-    while "processes" not in found:
+    for _ in range(5):  # on a busy machine threads may not get what they need to be seen to hold the lock
         found = verified(ps.read(Unsendable()).batch(2), num_workers=2, workers="threads")
+        if "processes" in found:
+            break
     assert found["processes"].measured is None
     assert found["read costs nothing"].measured is not None
 

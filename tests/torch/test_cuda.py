@@ -51,44 +51,30 @@ class Stream:
 
 
 done: list[Any] = []
-make_empty, move = torch.empty, torch.Tensor.to
-
-
-def entered(stream: Stream) -> Stream:
-    """Return what makes a stream the current one."""
-    return stream
-
-
-def current_stream(device: Any) -> Any:
-    """Return the current stream."""
-    del device
-    return Stream.current
-
-
-def empty(*size: Any, pin_memory: bool = False, **how: Any) -> Any:
-    """Return memory that is as good as pinned."""
-    assert pin_memory or not size[0]
-    return make_empty(*size, **how)
-
-
-def record_stream(tensor: Any, stream: Any) -> None:
-    """Record the stream that uses a tensor."""
-    done.append(("used", tuple(tensor.shape), stream))
-
-
-def copied(tensor: Any, device: Any, **how: Any) -> Any:
-    """Return a copy, done at once."""
-    done.append(("copy", Stream.current, how))
-    return move(tensor, device, copy=True)
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace CUDA, where there is none, by stand-ins that record their calls in order."""
+    make_empty, move = torch.empty, torch.Tensor.to
+
+    def empty(*size: Any, pin_memory: bool = False, **how: Any) -> Any:
+        assert pin_memory or not size[0]
+        return make_empty(*size, **how)
+
+    def record_stream(tensor: Any, stream: Any) -> None:
+        done.append(("used", tuple(tensor.shape), stream))
+
+    def copied(tensor: Any, device: Any, **how: Any) -> Any:
+        done.append(("copy", Stream.current, how))
+        return move(tensor, device, copy=True)
+
     done.clear()
     Stream.current = Stream()
-    for name, value in {"Event": Event, "Stream": Stream, "stream": entered, "current_stream": current_stream}.items():
-        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream.current)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
     monkeypatch.setattr(torch.Tensor, "to", copied)

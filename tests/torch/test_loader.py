@@ -34,6 +34,12 @@ def test_values_are_those_of_the_arrays(dataset: ps.Dataset) -> None:
         assert [digest(arrays(batch)) for batch in door.Loader(dataset)] == expected
 
 
+def loaded(values: Any) -> Any:
+    """Return an element as a loader delivers it."""
+    (element,) = door.Loader(ps.range(1).map(lambda _: values))
+    return element
+
+
 def test_dtypes() -> None:
     """Each dtype that both know becomes the one of the same name."""
     for dtype in DTYPES:
@@ -48,7 +54,7 @@ def test_dtypes_of_ml_dtypes() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         values = np.array([0.5, 1, -2], getattr(ml_dtypes, dtype))
-        (batch,) = door.Loader(ps.range(1).map(lambda _, values=values: values))
+        batch = loaded(values)
         assert batch.dtype is getattr(torch, dtype)
         assert batch.float().tolist() == [0.5, 1, -2]
 

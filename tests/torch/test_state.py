@@ -305,7 +305,12 @@ def test_resuming_with_another_number_of_workers(name: str, count: int, reached:
 def test_resuming_reads_no_earlier_records() -> None:
     """Records of delivered batches are not read again, neither before nor after the state was saved; it is small."""
     read: list[int] = []
-    dataset = Made(20, lambda index: read.append(index) or index)
+
+    def noted(index: int) -> int:
+        read.append(index)
+        return index
+
+    dataset = Made(20, noted)
     loader = made("shuffled", dataset)
     batches = iter(loader)
     next(batches)

@@ -49,31 +49,25 @@ def mesh_of(processes: int, each: int, parts: int) -> list[list[Device]]:
     return [devices[part * width : (part + 1) * width] for part in range(parts)]
 
 
+def rows_of(sharding: Sharding, process: int, rows: int) -> set[int]:
+    """Return the rows that the devices of a process hold."""
+    parts = [
+        part for device, part in sharding.devices_indices_map((rows, 3)).items() if device.process_index == process
+    ]
+    return {row for part in parts if part is not None for row in range(*part[0].indices(rows))}
+
+
 @given(st.integers(1, 6), st.sampled_from([1, 2, 4]), st.data())
 def test_each_process_gets_the_rows_that_its_devices_hold(processes: int, each: int, data: st.DataObject) -> None:
     """For any mesh, a process's part has the rows of its devices: its own rows, or those of a replica."""
     devices = processes * each
     parts = data.draw(st.sampled_from([part for part in range(1, devices + 1) if devices % part == 0]))
-    mesh = mesh_of(processes, each, parts)
     rows = parts * data.draw(st.integers(1, 3))
     for process in range(processes):
-        sharding = Sharding(mesh, process)
-        held = {
-            row
-            for device, index in sharding.devices_indices_map((rows, 3)).items()
-            if device.process_index == process and index is not None
-            for row in range(*index[0].indices(rows))
-        }
-        others = [
-            {
-                row
-                for device, index in sharding.devices_indices_map((rows,)).items()
-                if device.process_index == other and index is not None
-                for row in range(*index[0].indices(rows))
-            }
-            for other in range(processes)
-        ]
-        if any(held & other and held != other for other in others) or any(len(held) != len(o) for o in others):
+        sharding = Sharding(mesh_of(processes, each, parts), process)
+        held = rows_of(sharding, process, rows)
+        others = [rows_of(sharding, other, rows) for other in range(processes)]
+        if any((held & other and held != other) or len(held) != len(other) for other in others):
             with pytest.raises(UsageError, match="equal parts"):
                 ps.Shard.from_jax(sharding, (rows, 3))
             continue
@@ -81,17 +75,12 @@ def test_each_process_gets_the_rows_that_its_devices_hold(processes: int, each: 
         assert held == set(range(rows * shard.rank // shard.count, rows * (shard.rank + 1) // shard.count))
 
 
-def test_interleaved_processes_are_refused() -> None:
-    """If the rows of a process aren't contiguous, the error lists the rows of each process, and the remedy."""
-    mesh = [[Device(number, number % 2)] for number in range(4)]
+def test_shardings_without_a_rank_are_refused() -> None:
+    """Rows of a process that aren't contiguous, which the error lists; no rows; and devices of others alone."""
     with pytest.raises(
         UsageError, match=r"process 0: \[0, 2\), \[4, 6\); process 1: \[2, 4\), \[6, 8\)\). Order the mesh"
     ):
-        ps.Shard.from_jax(Sharding(mesh, 0), (8,))
-
-
-def test_shardings_without_a_rank_are_refused() -> None:
-    """A shape without rows, and a sharding over others' devices alone, are errors."""
+        ps.Shard.from_jax(Sharding([[Device(number, number % 2)] for number in range(4)], 0), (8,))
     with pytest.raises(UsageError, match=r"its rows as the first axis; got \(\)"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), ())
     with pytest.raises(UsageError, match="devices of this process"):
