@@ -1,6 +1,7 @@
 """Batches as JAX arrays: the same values, over the same memory, and clear errors for other leaves."""
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -121,8 +122,11 @@ def test_pytrees_of_the_user(devices: Any) -> None:
     with pytest.raises(UsageError, match=r"row 0 is a .*Registered\. .*batch\(n, merge="):
         next(iter(door.Loader(elements.batch(4))))
 
+    def stacked(*leaves: Any) -> Any:
+        return np.stack(leaves)
+
     def merged(parts: list[Registered]) -> Any:
-        return jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *parts)
+        return jax.tree_util.tree_map(stacked, *parts)
 
     for batches, sharding in ((dataset, None), (dataset, sharded(devices)), (elements.batch(4, merge=merged), None)):
         with door.Loader(batches, sharding, num_workers=1, workers="threads") as loader:
@@ -157,8 +161,13 @@ def test_donated_batches_change_no_others() -> None:
     """A step that may overwrite its batch, which is dropped at once, never changes what another batch holds."""
     dataset = ps.range(400).map(lambda number: np.full(LARGE, number, np.float32)).batch(2)
 
-    step = jax.jit(lambda batch: batch * 0 - 1, donate_argnums=0)
-    last = jax.jit(lambda batch: (batch.min(1), batch.max(1)))
+    def overwrite(batch: Any) -> Any:
+        return batch * 0 - 1
+
+    def ends(batch: Any) -> Any:
+        return batch.min(1), batch.max(1)
+
+    step, last = jax.jit(overwrite, donate_argnums=0), jax.jit(ends)
     found: list[Any] = []
     with door.Loader(dataset, num_workers=2, workers="threads", prefetch=4) as loader:
         for batch in loader:
@@ -199,7 +208,7 @@ class Data:
 def test_other_dataclasses() -> None:
     """Registered types in them keep what JAX doesn't place; a message has the whole path of a leaf, as by torch."""
 
-    def of(make: Any) -> Any:
+    def of(make: Callable[[Any], Any]) -> Any:
         return door.Loader(ps.range(4).batch(4).map(make))
 
     (batch,) = of(lambda numbers: {"a": [Data({"b": Registered(numbers, "numbers")}, numbers)]})

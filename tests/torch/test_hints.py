@@ -19,7 +19,7 @@ def slow(index: int) -> int:
     return index
 
 
-ROWS, STREAM = Made(32, slow), Streamed(lambda *_: map(slow, range(32)))
+ROWS, STREAM = Made(32, slow), Streamed(lambda worker, workers: map(slow, range(32)))
 
 
 def hints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:

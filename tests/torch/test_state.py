@@ -157,6 +157,12 @@ def inside(reached: int) -> Moment:
     return leave
 
 
+def before_the_first(loader: DataLoader[Any]) -> Any:
+    """Leave a loader with an iterator that has given nothing."""
+    assert list(loader)
+    return iter(loader)
+
+
 def after_the_last(loader: DataLoader[Any]) -> Any:
     """Leave a loader with an iterator that has given its last batch, and not met its end."""
     return inside(len(list(loader)))(loader)
@@ -170,7 +176,7 @@ def after_two_epochs(loader: DataLoader[Any]) -> None:
 
 MOMENTS: dict[str, Moment] = {
     "before all": lambda loader: None,
-    "before the first": lambda loader: (list(loader), iter(loader))[1],
+    "before the first": before_the_first,
     "after the first": inside(1),
     "inside": inside(3),
     "after the last": after_the_last,

@@ -33,7 +33,11 @@ def whole(dataset: object, num_workers: int = 1, **given: Any) -> Callable[[Load
 
 def first(dataset: object, num_workers: int = 1, **given: Any) -> Callable[[Loader], object]:
     """Return the program that goes through the first batches, of a loader that may have no end."""
-    return lambda loader: list(islice(loader(dataset, num_workers=num_workers, **given), 20))
+
+    def run(loader: Loader) -> list[Any]:
+        return list(islice(loader(dataset, num_workers=num_workers, **given), 20))
+
+    return run
 
 
 def sized(loader: Loader) -> object:
@@ -52,16 +56,18 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "shared": whole(Counting(11), 2, batch_size=2),
     "dropped": whole(Counting(11), 2, batch_size=2, drop_last=True),
     "repeated": whole(Counting(5, shares=False), 2, batch_size=2),
-    "uneven": whole(Streamed(lambda worker, _: range(100 * worker, 105 * worker + 1)), 2),
+    "uneven": whole(Streamed(lambda worker, workers: range(100 * worker, 105 * worker + 1)), 2),
     "empty": whole(Counting(0)),
     "own": whole(Counting(5), batch_size=2, collate_fn=tuple),
     "its own iterator": first(OwnIterator(), 2, batch_size=2),
     "its own iterator, single": first(OwnIterator(), batch_size=None),
     "rewinding": first(Rewinding(), batch_size=2),
     "only next": whole(OnlyNext(), batch_size=2),
-    "drawing": whole(Streamed(lambda *_: ((number, torch.rand(2)) for number in range(5))), 2, batch_size=2),
-    "failing": whole(Streamed(lambda *_: (6 // number for number in [1, 2, 3, 0])), batch_size=2),
-    "going on": whole(Streamed(lambda *_: map((6).__floordiv__, [1, 2, 0, 3]))),  # after an exception
+    "drawing": whole(
+        Streamed(lambda worker, workers: ((number, torch.rand(2)) for number in range(5))), 2, batch_size=2
+    ),
+    "failing": whole(Streamed(lambda worker, workers: (6 // number for number in [1, 2, 3, 0])), batch_size=2),
+    "going on": whole(Streamed(lambda worker, workers: map((6).__floordiv__, [1, 2, 0, 3]))),  # after an exception
     "sized": sized,
     "epochs": epochs,
 }
@@ -250,7 +256,7 @@ def test_a_batch_that_is_not_full_ends_its_stream() -> None:
 
 def test_memory_that_is_held_takes_no_turn() -> None:
     """After an error of `memory` the same stream is the next one, so the order stays."""
-    large = Streamed(lambda worker, _: (torch.full((250_000,), 10.0 * worker + number) for number in range(4)))
+    large = Streamed(lambda worker, workers: (torch.full((250_000,), 10.0 * worker + number) for number in range(4)))
     batches: Iterator[Any] = iter(DataLoader(large, batch_size=None, num_workers=2, memory="6MB"))
     held: list[Any] = []
     found: list[int] = []

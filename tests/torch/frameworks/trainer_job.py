@@ -141,7 +141,7 @@ def run(place: Path) -> None:
     def saved(name: str, step: int = IN_THE_MIDDLE) -> Path:
         return place / name / f"checkpoint-{step}"
 
-    runs = {
+    runs: dict[str, Any] = {
         "torch": lambda to: train(Noting, to, 0),
         "ours": lambda to: train(Replacing, to, 2),
         "ours, skipped": lambda to: train(Replacing, to, 2, saved("ours", STEPS // 2)),
