@@ -51,43 +51,44 @@ def test_steps_and_waits_take_turns_on_one_clock(tmp_path: Path, capsys: Output)
     assert len([name for name in names if "penstock: " in name]) == 1
 
 
+SPAN = {"ph": "X", "name": "a", "ts": 1.7e15, "dur": 1.0}
+
+
+def trace(*events: Any, **given: Any) -> bytes:
+    """Return the content of a trace."""
+    return json.dumps({"traceEvents": events, **given}).encode()
+
+
+WRONG: list[tuple[bytes, str]] = [
+    (b"none", "it has no whole JSON"),
+    (gzip.compress(b"{}" * 1000)[:20], "it has no whole JSON"),
+    (b"[" * 100_000, "it has no whole JSON"),
+    (b"[1]", "it has no list traceEvents. Write one with loader.trace(path)"),
+    (trace({**SPAN, "ts": 3.5}), "doesn't say when its time 0 is"),
+    (trace(SPAN, baseTimeNanoseconds="x"), "baseTimeNanoseconds must be a number of nanoseconds; got 'x'"),
+    (trace({}, 7), "event 1 of traceEvents must be an object"),
+    (trace({}, {"pid": []}), "event 1 of traceEvents must have a number or a text as pid, and has []"),
+    (trace({}, {"ts": "5"}), "event 1 of traceEvents must have a number of microseconds as ts, and has '5'"),
+    (trace({}, {"dur": float("nan")}), "event 1 of traceEvents must have a number of microseconds as dur, and has nan"),
+    (
+        trace({}, {"ph": "M", "name": "process_name"}),
+        "event 1 of traceEvents names a process, so it must have a name in args, and has None",
+    ),
+]
+
+
 def test_files_that_are_no_traces_are_refused(tmp_path: Path, capsys: Output) -> None:
     """The message names the file, and how to write one; a wall clock's times need no base."""
-    old = {"traceEvents": [{"ph": "X", "name": "a", "ts": 1.7e15, "dur": 1.0}]}
-    contents = {
-        "old": json.dumps(old),
-        "ours": json.dumps({**old, "baseTimeNanoseconds": 1_700_000_000_000_000_000, "traceEvents": [
-            {"ph": "X", "name": "b", "ts": 5.0, "dur": 1.0}]}),
-        "text": "none",
-        "list": "[1]",
-        "unknown": json.dumps({"traceEvents": [{"ph": "X", "name": "a", "ts": 3.5, "dur": 1.0}]}),
-        "cut": "",
-    }  # fmt: skip
-    contents["deep"] = "[" * 100_000
-    contents["base"] = json.dumps({**old, "baseTimeNanoseconds": "x"})
-    wrong: list[Any] = [7, {"pid": []}, {"ts": "5"}, {"dur": float("nan")}, {"ph": "M", "name": "process_name"}]
-    contents |= {f"event {number}": json.dumps({"traceEvents": [{}, each]}) for number, each in enumerate(wrong)}
-    for name, text in contents.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "cut").write_bytes(gzip.compress(b"{}" * 1000)[:20])
-    out = tmp_path / "out"
-    for name, message in (
-        ("text", "it has no whole JSON"),
-        ("cut", "it has no whole JSON"),
-        ("list", "it has no list traceEvents. Write one with loader.trace(path)"),
-        ("unknown", "doesn't say when its time 0 is"),
-        ("none", "can't be read: No such file"),
-        ("deep", "it has no whole JSON"),
-        ("base", "baseTimeNanoseconds must be a number of nanoseconds; got 'x'"),
-        ("event 0", "event 1 of traceEvents must be an object"),
-        ("event 1", "event 1 of traceEvents must have a number or a text as pid, and has []"),
-        ("event 2", "event 1 of traceEvents must have a number of microseconds as ts, and has '5'"),
-        ("event 3", "event 1 of traceEvents must have a number of microseconds as dur, and has nan"),
-        ("event 4", "event 1 of traceEvents names a process, so it must have a name in args, and has None"),
-    ):
-        assert main(["trace", "merge", str(tmp_path / "ours"), str(tmp_path / name), "-o", str(out)]) == 2
-        assert f"{tmp_path / name}" in (error := capsys.readouterr().err)
+    ours, out, missing, wrong = (tmp_path / name for name in ("ours", "out", "missing", "wrong"))
+    ours.write_bytes(trace({**SPAN, "ts": 5.0}, baseTimeNanoseconds=1_700_000_000_000_000_000))
+    for content, message in WRONG:
+        wrong.write_bytes(content)
+        assert main(["trace", "merge", str(ours), str(wrong), "-o", str(out)]) == 2
+        assert str(wrong) in (error := capsys.readouterr().err)
         assert message in error
+    assert main(["trace", "merge", str(ours), str(missing), "-o", str(out)]) == 2
+    assert f"{missing} can't be read: No such file" in capsys.readouterr().err
     assert not out.exists()
-    assert main(["trace", "merge", str(tmp_path / "ours"), str(tmp_path / "old"), "-o", str(out)]) == 0
+    wrong.write_bytes(trace(SPAN))
+    assert main(["trace", "merge", str(ours), str(wrong), "-o", str(out)]) == 0
     assert [each["ts"] for each in json.loads(out.read_text())["traceEvents"]] == [5.0, 0.0]

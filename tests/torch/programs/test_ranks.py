@@ -1,9 +1,12 @@
-"""Ranks read from torch.distributed's groups and meshes; a loader without `shard=` in a job warns."""
+"""Ranks read from torch.distributed's groups and meshes, and their reports; a loader without `shard=` warns."""
 
 import importlib
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 door = pytest.importorskip("penstock.torch")
 distributed = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this torch has no torch.distributed")
@@ -71,9 +74,12 @@ def test_workers_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         ps.Shard.from_ray()
 
 
-@pytest.mark.usefixtures("eight")
-def test_a_loader_without_shard_warns() -> None:
-    """In a job of several processes, a loader without `shard=` warns; one with it doesn't."""
+def test_a_loader_without_shard_warns(request: pytest.FixtureRequest) -> None:
+    """In a job of several processes, a loader without `shard=` warns; one with it, or without a job, doesn't."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        door.Loader(ps.range(4).batch(2))
+    request.getfixturevalue("eight")
     dataset = ps.range(16).batch(8)
     with pytest.warns(UserWarning, match=r"8 processes.*shard=") as caught:
         loader = door.Loader(dataset)
@@ -105,8 +111,48 @@ def test_workers_know_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [5, 5, 8]
 
 
-def test_a_single_process_is_not_warned() -> None:
-    """Without a job there is no warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        door.Loader(ps.range(4).batch(2))
+def train(rank: int, file: str, texts: Any) -> None:
+    """Train as one rank; rank 1 has a slow decoder."""
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    try:
+        dataset = ps.range(64).map(slow if rank else abs, name="decode").batch(8)
+        with door.Loader(dataset, shard=ps.Shard(rank, 2)) as loader:
+            for _ in loader:
+                pass
+            ranks = door.rank_reports(loader)
+        texts.put((rank, ranks.slowest, str(ranks), ranks.numbers()["data/slowest_rank"]))
+    finally:
+        distributed.destroy_process_group()
+
+
+def slow(number: int) -> int:
+    """Return the number after a while."""
+    threading.Event().wait(0.003)
+    return number
+
+
+def test_each_rank_knows_which_one_waits_most(tmp_path: Path) -> None:
+    """All ranks get the same answer, with the report of the slowest one."""
+    context = get_context("fork")  # of a process that has imported torch
+    texts = context.Queue()
+    ranks = [context.Process(target=train, args=(rank, str(tmp_path / "store"), texts)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    found = [texts.get(timeout=120) for _ in ranks]
+    for process in ranks:
+        process.join(60)
+        assert process.exitcode == 0
+    assert {each[0] for each in found} == {0, 1}
+    for _, slowest, text, number in found:
+        assert (slowest, number) == (1, 1.0)
+        assert text.startswith("of 2 ranks, rank 1 waits most: ")
+        assert "bottleneck: decode" in text
+        assert "; the others " in text.splitlines()[0]
+
+
+def test_reports_of_no_ranks_are_refused() -> None:
+    """Without a job, and without reports, the error says what to call."""
+    with pytest.raises(UsageError, match="init_process_group"):
+        door.rank_reports(ps.Loader(ps.range(4).batch(2)))
+    with pytest.raises(UsageError, match="got none"):
+        ps.observe.RankReports([])
