@@ -69,12 +69,19 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         done.append(("copy", Stream.current, how))
         return move(tensor, device, copy=True)
 
+    def entered(stream: Stream) -> Stream:
+        return stream
+
+    def current_stream(device: Any) -> Any:
+        del device
+        return Stream.current
+
     done.clear()
     Stream.current = Stream()
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream.current)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
     monkeypatch.setattr(torch.Tensor, "to", copied)

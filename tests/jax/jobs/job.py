@@ -1,13 +1,14 @@
-"""One process of a job that fits a line to global batches, and records the rows that it gets.
+"""One process of a job that gets global batches, and records their rows.
 
     python job.py PROCESS PROCESSES PORT FOLDER STEPS [STATE]
 
-The rows that its devices hold go to FOLDER/PROCESS.npz, with the losses; the state after the last step to
-FOLDER/PROCESS.json. With several processes it also looks at a mesh on which two at a time hold the same rows.
+The rows that its devices hold go to FOLDER/PROCESS.npz, the state after the last step to FOLDER/PROCESS.json. With
+several processes it also looks at a mesh on which two at a time hold the same rows.
 """
 
 import json
 import sys
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -40,30 +41,6 @@ def seen(arrays: Any) -> dict[str, Any]:
     return found
 
 
-def train(loader: Any, steps: int) -> tuple[list[dict[str, Any]], list[float]]:
-    """Run some steps, and return the rows and the loss of each."""
-
-    def step(weights: Any, batch: Any) -> Any:
-        def loss(weights: Any) -> Any:
-            return ((batch["x"].mean(1) @ weights - batch["y"] / TOTAL) ** 2).mean()
-
-        value, slope = jax.value_and_grad(loss)(weights)
-        return weights - 0.1 * slope, value
-
-    compiled = jax.jit(step)
-    weights: Any = np.zeros(3, np.float32)
-    rows: list[dict[str, Any]] = []
-    losses: list[float] = []
-    while len(rows) < steps:
-        for batch in loader:
-            rows.append(seen(batch))
-            weights, value = compiled(weights, batch)
-            losses.append(float(value))
-            if len(rows) == steps:
-                break
-    return rows, losses
-
-
 def main() -> None:
     """Run one process."""
     process, processes, port, folder, steps = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], int(sys.argv[5])
@@ -77,10 +54,11 @@ def main() -> None:
     with penstock.jax.Loader(dataset(), sharding, shard=shard, num_workers=1, workers="threads") as loader:
         if len(sys.argv) > 6:
             loader.load_state_dict(json.loads(Path(sys.argv[6]).read_text()))
-        rows, losses = train(loader, steps)
+        batches = chain.from_iterable(repeat(loader))
+        rows = [seen(batch) for batch in islice(batches, steps)]
         Path(folder, f"{process}.json").write_text(json.dumps(loader.state_dict()))
     arrays = {f"{step} {name}": value for step, found in enumerate(rows) for name, value in found.items()}
-    np.savez(Path(folder, f"{process}.npz"), losses=losses, **arrays)
+    np.savez(Path(folder, f"{process}.npz"), **arrays)
     if processes > 1:
         shared_replicas(devices, process, processes)
     if processes == 2:

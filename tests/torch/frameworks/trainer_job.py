@@ -6,11 +6,14 @@ What each run saw goes to FOLDER/RANK.json.
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.torch import DataLoader
 from tests.torch.conformance.untyped import torch
 from tests.torch.frameworks.parts import BATCH, EPOCHS, IN_THE_MIDDLE, NUMBERED, STEPS, own_loader, seen, write_report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -141,7 +144,7 @@ def run(place: Path) -> None:
     def saved(name: str, step: int = IN_THE_MIDDLE) -> Path:
         return place / name / f"checkpoint-{step}"
 
-    runs: dict[str, Any] = {
+    runs: dict[str, Callable[[Path], Any]] = {
         "torch": lambda to: train(Noting, to, 0),
         "ours": lambda to: train(Replacing, to, 2),
         "ours, skipped": lambda to: train(Replacing, to, 2, saved("ours", STEPS // 2)),
