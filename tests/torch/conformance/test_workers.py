@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 
 from penstock.torch import DataLoader
 from tests.equivalence.decisions import random_decisions
-from tests.torch.conformance.datasets import AtOnce, Counting, Failing, LeavesOut, Numbers, WorkerInfo
+from tests.torch.conformance.datasets import AtOnce, Counting, Failing, LeavesOut, Made, Numbers, WorkerInfo
 from tests.torch.conformance.outcome import Loader, Raised, described, going_on
 from tests.torch.conformance.untyped import torch
 
@@ -24,13 +24,11 @@ def failing(number: object) -> None:
     raise ValueError(f"worker {number} can't begin")
 
 
-class Late(Numbers):
-    """Raises after many indices."""
-
-    def __getitem__(self, index: int) -> int:
-        if index in {1201, 1202, 1400}:
-            raise ValueError(f"no item {index}")
-        return index
+def late(index: int) -> int:
+    """Raise after many indices."""
+    if index in {1201, 1202, 1400}:
+        raise ValueError(f"no item {index}")
+    return index
 
 
 class Waiting(Counting):
@@ -71,35 +69,18 @@ def epochs(loader: Loader, **given: Any) -> object:
     return len(made), [list(made) for _ in range(2)], torch.rand(1)
 
 
-class Spaced(Numbers):
-    """Tensors of torch's default dtype."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.linspace(0, index, 3)
-
-
-class Encoded(Numbers):
-    """Results of a module's weight, which can't be sent while gradients are recorded."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index * torch.nn.Parameter(torch.ones(2))
+def encoded(index: int) -> Any:
+    """Return the result of a module's weight, which can't be sent while gradients are recorded."""
+    return index * torch.nn.Parameter(torch.ones(2))
 
 
 def without_gradients(loader: Loader) -> object:
     """Load while no gradients are recorded, in both ways."""
-    with torch.no_grad():
-        found = list(loader(Encoded(6), num_workers=1, batch_size=3))
-    with torch.inference_mode():
-        return [*found, *loader(Encoded(6), num_workers=1, batch_size=3)]
-
-
-def in_double(loader: Loader) -> object:
-    """Load with another default dtype."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        return list(loader(Spaced(), num_workers=1, batch_size=3))
-    finally:
-        torch.set_default_dtype(torch.float32)
+    found: list[object] = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            found.extend(loader(Made(6, encoded), num_workers=1, batch_size=3))
+    return found
 
 
 def whole(dataset: object, num_workers: int = 1, **given: Any) -> Callable[[Loader], object]:
@@ -131,7 +112,6 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "no lists": whole(Numbers(), batch_sampler=[1, [2], 3]),
     "iterators as batches": lambda loader: list(loader(Numbers(), num_workers=1, batch_sampler=[range(2), range(3)])),
     "nothing": whole(Numbers(), 2, sampler=[]),
-    "default dtype": in_double,
     "without gradients": without_gradients,
     "drawing": drawing(Numbers(400), 2, batch_size=3),
     "drawing, single": drawing(Numbers(400), 1, batch_size=None),
@@ -140,7 +120,7 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
     "worker info": whole(WorkerInfo(), 2, batch_size=3),
     "errors": whole(Failing(), sampler=[0, 1, 2, 3, 4, 5, 7, 6, 8]),
     "errors in batches": whole(Failing(), 2, batch_size=2),
-    "errors among small batches": whole(Late(1700), 2, batch_size=4),
+    "errors among small batches": whole(Made(1700, late), 2, batch_size=4),
     "two iterators": lambda loader: [
         list(zip(iter(made), iter(made), strict=True)) for made in [loader(Numbers(4), num_workers=1, batch_size=2)]
     ],
