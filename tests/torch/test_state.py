@@ -331,15 +331,29 @@ def test_resuming_reads_no_earlier_records() -> None:
     assert read == rest
 
 
+# The loader whose state is saved at a moment, the loader that refuses it, and the reason.
+REFUSED: list[tuple[str, str, Callable[[], DataLoader[Any]], str]] = [
+    ("shuffled", "inside", lambda: DataLoader(Numbers(20), 4, shuffle=True), "whose batch_size is 3; here it is 4"),
+    ("shuffled", "inside", lambda: made("in order"), "whose sampler is 'RandomSampler'"),
+    ("in order", "inside", lambda: DataLoader(Numbers(20), 3, num_workers=1, in_order=False), "batches out of order"),
+    ("loader's generator", "inside", lambda: made("shuffled"), "drew from a generator of its own; here it has none"),
+    (
+        "own",
+        "before all",
+        lambda: made("shuffled"),
+        "a RandomSampler drew from a generator of its own; here it has none",
+    ),
+]
+
+
 def test_other_orders_are_refused() -> None:
-    """A state inside an epoch is of one order."""
-    loader = made("shuffled")
-    next(iter(loader))
-    state = loader.state_dict()
-    with pytest.raises(StateError, match="whose batch_size is 3; here it is 4"):
-        DataLoader(Numbers(20), batch_size=4, shuffle=True).load_state_dict(state)
-    with pytest.raises(StateError, match="whose sampler is 'RandomSampler'"):
-        made("in order").load_state_dict(state)
+    """A state inside an epoch is of one order; what drew from a generator of its own needs one again."""
+    for name, moment, making, reason in REFUSED:
+        loader = made(name)
+        batches = MOMENTS[moment](loader)
+        with pytest.raises(StateError, match=reason):
+            making().load_state_dict(loader.state_dict())
+        del batches
     with pytest.raises(StateError, match=r"a state must come from state_dict\(\) of a penstock.torch.DataLoader"):
         made("in order").load_state_dict({"epoch": 3})
 
@@ -400,16 +414,6 @@ def test_a_sampler_with_epochs_is_needed_again() -> None:
     assert sampler.epoch != 7
 
 
-@pytest.mark.parametrize(("name", "moment"), [("loader's generator", "inside"), ("own", "before all")])
-def test_a_generator_is_needed_again(name: str, moment: str) -> None:
-    """An order that a generator of the sampler's own gave, or gives, can be made by one that has its own."""
-    loader = made(name)
-    batches = MOMENTS[moment](loader)
-    with pytest.raises(StateError, match="a RandomSampler drew from a generator of its own; here it has none"):
-        made("shuffled").load_state_dict(loader.state_dict())
-    del batches
-
-
 def test_states_of_the_start_that_lack_or_need_no_generator() -> None:
     """A sampler that draws nothing takes any state; one of an earlier version begins with the loader's generators."""
     state = made("own").state_dict()
@@ -455,14 +459,6 @@ def test_orders_without_a_state_restart_the_epoch(name: str) -> None:
     with pytest.warns(UserWarning, match=f"{reason}.* in which this was saved restarts"):
         resumed.load_state_dict(state)
     assert sorted(batch.tolist() for batch in resumed) == whole
-
-
-def test_a_state_inside_an_epoch_needs_an_order() -> None:
-    """A loader without an order can't resume inside an epoch."""
-    loader = made("in order")
-    next(iter(loader))
-    with pytest.raises(StateError, match="in_order=False delivers batches out of order"):
-        DataLoader(Numbers(20), 3, num_workers=1, in_order=False).load_state_dict(loader.state_dict())
 
 
 def test_a_rank_resumes_from_the_state_of_another() -> None:
