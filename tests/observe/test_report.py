@@ -147,10 +147,8 @@ def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) 
         assert max(report.what_if, key=lambda each: each.times).times > 1
 
 
-STRAGGLERS, BIG = (
-    ps.range(256).map(wait_rarely).batch(BATCH),
-    ps.range(64).map(lambda number: np.full(8192, wait(number))).batch(BATCH),
-)
+STRAGGLERS = ps.range(256).map(wait_rarely).batch(BATCH)
+BIG = ps.range(64).map(lambda number: np.full(8192, wait(number))).batch(BATCH)
 
 
 @pytest.mark.parametrize(
@@ -307,19 +305,18 @@ def paced(monkeypatch: pytest.MonkeyPatch, batches: int, seconds: Callable[[int]
 
 
 def test_a_pause_of_the_consumer_counts_in_no_other_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation between two batches is a figure of its own: rate and shares are those of the other steps."""
+    """An evaluation between two batches is a figure of its own: rate and shares are those of the other steps.
+
+    A training that fetches eight batches, and then works on them, has no pause but its evaluation.
+    """
     report = paced(monkeypatch, 16, lambda number: 0.3 if number == 8 else 0.005)
     assert report.pauses == 1
     assert report.pause_seconds == pytest.approx(0.3, rel=0.1)  # durations are kept in buckets
     assert report.elapsed_seconds + report.pause_seconds == pytest.approx(14 * 0.005 + 0.3)
     assert report.consumer_seconds == pytest.approx(report.elapsed_seconds / 14)
-
-
-def test_training_on_several_batches_at_once_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that fetches eight batches, and then works on them, has no pause but its evaluation."""
     report = paced(monkeypatch, 64, lambda number: (0.0001 if number % 8 != 7 else 0.08) + 3.0 * (number == 39))
     assert report.pauses == 1
-    assert report.elapsed_seconds == pytest.approx(7 * 0.08, rel=0.3)  # durations are kept in buckets
+    assert report.elapsed_seconds == pytest.approx(7 * 0.08, rel=0.3)
     assert report.consumer_seconds == pytest.approx(0.01, rel=0.3)
     assert not report.slowed_by_threads
 
@@ -452,10 +449,8 @@ def report_in_order(first: StepReport, second: StepReport, workers: int) -> Repo
 
 def test_a_step_in_order_limits_the_rate_however_long_the_others_take() -> None:
     """Six workers share the second step, and no one shares the first; nor is its thread one of the workers."""
-    slow, shared = (
-        StepReport("flat_map", "flat_map(gen)", 0.01, 0.49, is_in_order=True),
-        StepReport("b", "", 0.011, 0.51),
-    )
+    slow = StepReport("flat_map", "flat_map(gen)", 0.01, 0.49, is_in_order=True)
+    shared = StepReport("b", "", 0.011, 0.51)
     report = report_in_order(slow, shared, 6)
     assert report.bottleneck == "flat_map"
     assert re.fullmatch(r"one thread runs 'flat_map' in order: move .*: up to 5\.5x, then the workers", report.advice)
