@@ -1,4 +1,4 @@
-"""What pages show of JAX works, where JAX is installed; elsewhere their blocks aren't run."""
+"""The programs on pages about JAX work where it is installed; elsewhere their blocks aren't run."""
 
 import re
 from pathlib import Path

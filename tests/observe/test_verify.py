@@ -143,7 +143,7 @@ def test_a_change_that_the_dataset_refuses_is_not_measured() -> None:
 
 
 def test_a_merge_cannot_be_replayed() -> None:
-    """What a batch does with its rows isn't measured; the other predictions are."""
+    """The work of a batch with its rows isn't measured; the other predictions are."""
     found = verified(NUMBERS.map(wait).batch(2, merge=lambda rows: wait(wait(np.stack(rows)))))
     assert found["batch costs nothing"].measured is None
     assert found["wait costs nothing"].measured is not None

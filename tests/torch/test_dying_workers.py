@@ -33,9 +33,9 @@ def drawn(dataset: Drawing, workers: int, **given: Any) -> tuple[list[Any], Data
 
 
 def test_items_draw_the_same_in_any_worker() -> None:
-    """What an item draws depends on the seed, the epoch, the batch and the row, not on the workers.
+    """The numbers that an item draws depend on the seed, the epoch, the batch and the row, not on the workers.
 
-    What it draws from `random` and from NumPy is unrelated, although both use one algorithm.
+    Those from `random` and from NumPy are unrelated, although both use one algorithm.
     """
     one, _ = drawn(Drawing(24), 1)
     two, _ = drawn(Drawing(24), 2)

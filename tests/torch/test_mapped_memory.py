@@ -111,7 +111,7 @@ def test_workers_fill_memory_that_the_program_shares() -> None:
 
 
 def test_files_that_lack_the_data(path: Path) -> None:
-    """What was written to memory alone arrives, and so does what is in no file of that name any more."""
+    """Data that was written to memory alone arrives, and so does data that is in no file of that name any more."""
     changed, replaced = np.memmap(path, np.int32, "c"), np.memmap(path, np.int32, "r")
     tensor = torch.from_file(str(path), size=COUNT, dtype=torch.int32)
     changed[1] = tensor[1] = -1
