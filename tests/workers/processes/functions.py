@@ -36,11 +36,6 @@ def named_large_row(number: int) -> dict[str, Any]:
     return {"image": large_row(number), "name": f"record {number}"}
 
 
-def noisy(number: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return a row with noise."""
-    return np.asarray(rng.normal(size=5) + number)
-
-
 def slow(number: int) -> int:
     """Return the argument after a millisecond."""
     threading.Event().wait(0.001)
@@ -56,16 +51,11 @@ _kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
 
 
 def kept_and_halved(batch: NDArray[Any]) -> NDArray[Any]:
-    """Halve a batch, and keep it for good; raise if one that was kept has changed since."""
+    """Halve a batch, and keep it for good; raise if one of the last that were kept has changed since."""
     _kept.append((batch, batch[:, 0].copy()))
-    if not all(np.array_equal(kept[:, 0], before) for kept, before in _kept):
+    if not all(np.array_equal(kept[:, 0], before) for kept, before in _kept[-8:]):
         raise AssertionError("a batch that was kept has changed")
     return batch / 2
-
-
-def is_even(row: dict[str, Any]) -> bool:
-    """Keep every other row."""
-    return bool(row["number"] % 2 == 0)
 
 
 def process_of(number: int) -> dict[str, int]:
@@ -85,7 +75,7 @@ def fails_at_multiples_of_ten(number: int) -> dict[str, int]:
     """Return the process that computes a number; raise for one number."""
     if number % 10 == 0:
         raise ValueError(f"no record {number}")
-    return process_of(number)
+    return {"number": number, "row_process": os.getpid()}
 
 
 def joined(rows: list[dict[str, int]]) -> dict[str, Any]:
@@ -97,11 +87,6 @@ def joined(rows: list[dict[str, int]]) -> dict[str, Any]:
 def marked(batch: dict[str, Any]) -> dict[str, Any]:
     """Return a batch with the process that changed it."""
     return {**batch, "marked_by": os.getpid()}
-
-
-def is_small(row: dict[str, int]) -> bool:
-    """Keep most rows."""
-    return row["number"] < 1000
 
 
 class LoggedMerge:
@@ -453,7 +438,7 @@ LARGE_ELEMENTS: dict[str, Callable[[int], Any]] = {
     "channels first": lambda number: np.full((LARGE // 100, 50, 2), number, np.int32).transpose(2, 0, 1),
     "sizes in turn": lambda number: np.full(LARGE + number % 3, number, np.int32),
     "read-only": lambda number: np.frombuffer(np.full(LARGE, number, np.int32).tobytes(), np.int32),
-    "resized": lambda number: np.resize(np.arange(number + 1, dtype=np.int32), LARGE),
+    "resized": lambda number: np.resize(np.arange(number + 1_000, dtype=np.int32), LARGE),
     "remembered": _remembers,
 }
 
@@ -463,9 +448,9 @@ def huge(number: int) -> NDArray[np.uint8]:
     return np.full(1 << 24, number, np.uint8)
 
 
-def large_element_of(kind: str, number: int) -> Any:
-    """Return an element with large arrays, of some kind."""
-    return LARGE_ELEMENTS[kind](number)
+def large_element(number: int) -> Any:
+    """Return an element with large arrays; eight in a row are of one kind."""
+    return [*LARGE_ELEMENTS.values()][number // 8](number % 8)
 
 
 def fails_at_large(number: int) -> NDArray[np.int32]:
