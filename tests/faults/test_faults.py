@@ -24,38 +24,43 @@ from tests.faults.findings import (
     is_raised,
 )
 from tests.faults.pace import Pace, at_once
-from tests.faults.places import ABANDON, FAULTS, KILL, KILL_HELPER, KILL_PROGRAM, RESTART, STOP_AND_KILL
+from tests.faults.places import ABANDON, FAULTS, KILL, RESTART, STOP_AND_KILL
 from tests.faults.work import TORCH_KIND, WORKING_KINDS, working_dataset
 
-OFTEN = (KILL, KILL_HELPER, KILL_PROGRAM, STOP_AND_KILL, RESTART, ABANDON)
+OFTEN = (KILL, STOP_AND_KILL, ABANDON)  # `scripts/soak` injects all kinds, thousands of times
+OFTEN_WORKING = ("batched, working", "joined, working", "in order, working")
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 
 
-def nothing() -> None:
-    """Show no progress."""
+def often(values: Sequence[str], among: Sequence[str]) -> list[Any]:
+    """Return the values, of which the short profile tries a few."""
+    return [pytest.param(value, marks=() if value in among else pytest.mark.long) for value in values]
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=() if fault in OFTEN else pytest.mark.long) for fault in FAULTS]
-)
+def run(number: int, faults: int, kinds: Sequence[str] = TRAPPED_KINDS) -> Findings:
+    """Return the findings of a round."""
+    findings = Findings()
+    rounds.run_round(0, number, findings, lambda: None, faults, kinds)
+    return findings
+
+
+@pytest.mark.parametrize("fault", often(FAULTS, OFTEN))
 def test_faults_lose_change_and_repeat_nothing(fault: str) -> None:
     """A round of faults, mostly of one kind, changes no batch and leaves no resource behind."""
-    findings = Findings()
-    rounds.run_round(0, FAULTS.index(fault), findings, nothing, faults=3)
+    findings = run(FAULTS.index(fault), 3)
     assert findings.bad == []
     assert findings.total(fault) > 0
 
 
-@pytest.mark.parametrize("kind", WORKING_KINDS)
+@pytest.mark.parametrize("kind", often(WORKING_KINDS, OFTEN_WORKING))
 def test_functions_that_take_time_change_nothing(kind: str) -> None:
     """Slow functions and a slow consumer on some ranks change no batch of a random dataset."""
-    findings = Findings()
-    rounds.run_round(0, WORKING_KINDS.index(kind), findings, nothing, faults=1, kinds=(kind,))
+    findings = run(WORKING_KINDS.index(kind), 1, (kind,))
     assert findings.bad == []
     assert findings.total(BATCHES) > 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WORKING_KINDS if kind != TORCH_KIND])
+@pytest.mark.parametrize("kind", often([kind for kind in WORKING_KINDS if kind != TORCH_KIND], OFTEN_WORKING))
 def test_a_seed_gives_the_same_dataset_again(kind: str) -> None:
     """The random graph, and its batches, depend on the seed alone."""
     one, other = (working_dataset(kind, Chance(5, kind)) for _ in range(2))
@@ -90,8 +95,7 @@ def test_the_first_difference_is_described() -> None:
     assert first_difference(briefs([1, 2]), briefs([1, 3])).startswith("batch 1 should be (<class 'int'>, 2)")
 
 
-@pytest.mark.parametrize("kinds", [TRAPPED_KINDS, WORKING_KINDS])
-def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
+def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round finds another batch and a missing one in the definition."""
 
     def other_epoch(dataset: ps.Dataset[Any], epoch: int) -> Iterator[Any]:
@@ -99,26 +103,21 @@ def test_a_wrong_epoch_is_noticed(monkeypatch: pytest.MonkeyPatch, kinds: Sequen
         return iter(["another", *others[:-2]])
 
     monkeypatch.setattr(subjects, "epoch_of", other_epoch)
-    findings = Findings()
-    rounds.run_round(0, FAULTS.index(RESTART), findings, nothing, faults=1, kinds=kinds)
+    findings = run(FAULTS.index(RESTART), 1, WORKING_KINDS)
     assert not findings.are_fine
     assert findings.total(CHANGED) > 0
 
 
-@pytest.mark.parametrize(
-    ("found", "wrong"),
-    [
-        ("abcd", {}),
-        ("abc", {LOST: 1}),
-        ("abbcd", {REPEATED: 1}),
-        ("abxd", {CHANGED: 1}),
-        ("abx", {CHANGED: 1, LOST: 1}),
-        ("abbd", {REPEATED: 1, LOST: 1}),
-        ("bacd", {CHANGED: 2}),
-    ],
-)
-def test_lost_repeated_and_changed_batches_are_counted(found: str, wrong: dict[str, int]) -> None:
+def test_lost_repeated_and_changed_batches_are_counted() -> None:
     """`compare` counts missing, repeated, different and misplaced batches."""
-    assert compare("abcd", found, in_order=True) == wrong
-    if found != "bacd":
-        assert compare("abcd", found[::-1], in_order=False) == wrong
+    wrongs: dict[str, dict[str, int]] = {
+        "abcd": {},
+        "abc": {LOST: 1},
+        "abbcd": {REPEATED: 1},
+        "abxd": {CHANGED: 1},
+        "abx": {CHANGED: 1, LOST: 1},
+        "abbd": {REPEATED: 1, LOST: 1},
+    }
+    for found, wrong in wrongs.items():
+        assert compare("abcd", found, in_order=True) == compare("abcd", found[::-1], in_order=False) == wrong
+    assert compare("abcd", "bacd", in_order=True) == {CHANGED: 2}
