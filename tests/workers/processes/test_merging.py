@@ -191,12 +191,10 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
 @pytest.mark.parametrize(
     "dataset",
     [
-        ps.range(40).map(functions.large_row).batch(4, merge=list),
         ps.range(40).map(functions.large_row),
-        ps.range(40).map(functions.large_row).filter(np.any),
         ps.range(40).map(functions.large_row).filter(np.any).batch(4).map(functions.halved),
     ],
-    ids=["merged", "elements", "in order", "above a fold"],
+    ids=["elements", "above a fold"],
 )
 def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, set_constant: SetConstant) -> None:
     """Elements that are larger than the memory planned for them are delivered, and later ones get more memory."""

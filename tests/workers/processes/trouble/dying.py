@@ -164,7 +164,7 @@ def never_ready(worker: int) -> None:
 
 def takes_a_while(number: int) -> int:
     """Return the argument after a while."""
-    threading.Event().wait(0.3)
+    threading.Event().wait(0.2)
     return number
 
 

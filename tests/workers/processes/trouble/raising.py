@@ -1,7 +1,6 @@
 """Functions that raise in every possible way, for worker processes, which import them by name."""
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -37,83 +36,47 @@ class OwnInterrupt(BaseException):
     """Is not caught by `except Exception`."""
 
 
-def two_arguments() -> NoReturn:
-    """Raise an exception that can't be unpickled."""
-    raise TwoArgumentsError("hole", "bucket")
-
-
-def locked() -> NoReturn:
-    """Raise an exception that can't be pickled."""
-    raise LockedError
-
-
-def silent() -> NoReturn:
-    """Raise an exception whose text can't be made."""
-    raise SilentError
-
-
-def noted() -> NoReturn:
-    """Raise with a note and a cause."""
+def noted() -> Exception:
+    """Return an exception with a note and a cause."""
     error = LookupError("no such word")
     error.add_note("in the dictionary")
-    raise error from OSError("the shelf is empty")
+    error.__cause__ = OSError("the shelf is empty")
+    return error
 
 
-def grouped() -> NoReturn:
-    """Raise several at once."""
-    raise ExceptionGroup("several", [ValueError("one"), LockedError()])
-
-
-def interrupted() -> NoReturn:
-    """Raise what Ctrl-C raises."""
-    raise KeyboardInterrupt
-
-
-def exits() -> NoReturn:
-    """Leave the program."""
-    sys.exit("good bye")
-
-
-def own_interrupt() -> NoReturn:
-    """Raise what is no Exception."""
-    raise OwnInterrupt("stop")
-
-
-def generator_exit() -> NoReturn:
-    """Raise what closes generators."""
-    raise GeneratorExit
-
-
-def stops() -> NoReturn:
-    """Raise what ends iterations."""
-    raise StopIteration
-
-
-def recurses() -> int:
+def recurses() -> BaseException:
     """Go down for ever."""
-    return recurses() + 1
+    return recurses()
 
 
-KINDS: tuple[Callable[[], object], ...] = (
-    *(two_arguments, locked, silent, noted, grouped, interrupted, exits, own_interrupt, generator_exit, stops),
-    recurses,
-)
+KINDS: dict[str, Callable[[], BaseException]] = {
+    "two arguments": lambda: TwoArgumentsError("hole", "bucket"),
+    "locked": LockedError,
+    "silent": SilentError,
+    "noted": noted,
+    "several": lambda: ExceptionGroup("several", [ValueError("one"), LockedError()]),
+    "interrupt": KeyboardInterrupt,
+    "exit": lambda: SystemExit("good bye"),
+    "own interrupt": lambda: OwnInterrupt("stop"),
+    "end of a generator": GeneratorExit,
+    "end of an iteration": StopIteration,
+    "recursion": recurses,
+}
 
 
-def by_number(number: int) -> int:
+def by_number(number: int) -> NoReturn:
     """Raise in the number's own way."""
-    KINDS[number]()
-    return number
+    raise [*KINDS.values()][number]()
 
 
-def by_rows(rows: list[int]) -> list[int]:
+def by_rows(rows: list[int]) -> NoReturn:
     """Raise in the way of the batch's number, where its rows are merged."""
-    return [by_number(number) for number in rows]
+    by_number(rows[0])
 
 
-def by_batch(batch: NDArray[Any]) -> int:
+def by_batch(batch: NDArray[Any]) -> NoReturn:
     """Raise in the way of the batch's number, after it was merged."""
-    return by_number(int(batch[0]))
+    by_number(int(batch[0]))
 
 
 class Raising(Sequence[int]):
@@ -123,7 +86,7 @@ class Raising(Sequence[int]):
         return len(KINDS)
 
     def __getitem__(self, index: Any) -> Any:
-        return by_number(index)
+        by_number(index)
 
 
 def only_in_workers(number: int) -> int:
@@ -148,13 +111,13 @@ def exits_at_once(number: int) -> int:
 class PrepareWith:
     """Raises in some way while a worker is prepared."""
 
-    def __init__(self, kind: int) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
 
     def __call__(self, worker: int) -> None:
         """Raise."""
         del worker
-        by_number(self._kind)
+        raise KINDS[self._kind]()
 
 
 class NotesIncomplete:

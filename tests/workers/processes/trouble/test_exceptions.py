@@ -12,7 +12,6 @@ import pytest
 import penstock as ps
 from penstock.errors import WorkerError
 from tests.constants import SetConstant
-from tests.programs.forked import script_outcome
 from tests.workers.processes import functions
 from tests.workers.processes.trouble import raising
 
@@ -68,20 +67,17 @@ def test_every_kind_of_exception_arrives(dataset: ps.Dataset) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected", "words"),
     [
-        (raising.two_arguments, WorkerError, "TwoArgumentsError: hole in bucket"),
-        (raising.locked, WorkerError, "LockedError: locked"),
-        (raising.silent, raising.SilentError, None),
-        (raising.grouped, WorkerError, r"ExceptionGroup: several \(2 sub-exceptions\)"),
-        (raising.exits, WorkerError, "SystemExit: good bye"),
-        (raising.own_interrupt, WorkerError, "OwnInterrupt: stop"),
-        (raising.recurses, RecursionError, "maximum recursion depth"),
+        ("silent", raising.SilentError, None),
+        ("several", WorkerError, r"ExceptionGroup: several \(2 sub-exceptions\)"),
+        ("exit", WorkerError, "SystemExit: good bye"),
+        ("recursion", RecursionError, "maximum recursion depth"),
     ],
 )
 def test_every_kind_of_exception_of_worker_init_arrives(
-    kind: Any, expected: type[Exception], words: str | None
+    kind: str, expected: type[Exception], words: str | None
 ) -> None:
     """The exception of `worker_init` is raised unchanged if it can be pickled, else as text with its traceback."""
-    limits = ps.Limits(worker_init=raising.PrepareWith(raising.KINDS.index(kind)))
+    limits = ps.Limits(worker_init=raising.PrepareWith(kind))
     with processes(ps.range(8).batch(4), limits=limits) as loader, pytest.raises(expected, match=words) as raised:
         next(iter(loader))
     assert any("raising.py" in note for note in raised.value.__notes__)
@@ -90,8 +86,10 @@ def test_every_kind_of_exception_of_worker_init_arrives(
 def test_an_exit_in_worker_init_is_an_error() -> None:
     """Processes that exit in `worker_init` are an error, and are not restarted forever."""
     limits = ps.Limits(worker_init=os._exit)
-    expected = pytest.raises(WorkerError, match="exit code 0 before it had started")
-    with processes(ps.range(8).batch(4), limits=limits) as loader, expected:
+    with (
+        processes(ps.range(8).batch(4), limits=limits) as loader,
+        pytest.raises(WorkerError, match="exit code 0 before it had started"),
+    ):
         next(iter(loader))
 
 
@@ -121,42 +119,6 @@ def test_errors_in_a_worker_alone_are_logged(dataset: ps.Dataset, words: str, ca
     assert "take this process's time" in record.getMessage()
 
 
-PROGRAM = """
-import penstock as ps
-
-class OwnError(Exception):
-    pass
-
-def fails(number):
-    raise OwnError(f"number {number}")
-
-if __name__ == "__main__":
-    try:
-        with ps.Loader(ps.range(8).map(fails).batch(4), num_workers=1, workers="processes") as loader:
-            next(iter(loader))
-    except OwnError as error:
-        print("function:", error, *error.__notes__)
-    try:
-        limits = ps.Limits(worker_init=fails)
-        with ps.Loader(ps.range(8).batch(4), num_workers=1, workers="processes", limits=limits) as loader:
-            next(iter(loader))
-    except OwnError as error:
-        print("preparation:", error)
-"""
-
-
-@pytest.mark.usefixtures("forked_programs")
-def test_exceptions_of_a_script_arrive(tmp_path: Path) -> None:
-    """Exceptions of types that the program itself defines have these types when they are raised."""
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    program = script_outcome(script)
-    assert (program.returncode, program.stderr) == (0, "")
-    first, second = program.stdout.splitlines()
-    assert first.startswith("function: number 0 in step 'fails' at epoch 0, position 0")
-    assert second == "preparation: number 0"
-
-
 PREPARED = ps.Limits(worker_init=functions.prepare)
 BATCHED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "stacked": lambda rows: rows.batch(8),
@@ -165,15 +127,15 @@ BATCHED: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
-@pytest.mark.parametrize("options", [{"workers": "processes"}, {"workers": "threads"}], ids=str)
-def test_the_consumer_calls_worker_init_before_it_recomputes(
-    batched: Callable[[ps.Dataset], ps.Dataset], options: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [("stacked", "processes"), ("merged", "threads"), ("in order", "threads"), ("in order", "processes")],
+)
+def test_the_consumer_calls_worker_init_before_it_recomputes(name: str, workers: Any) -> None:
     """The exception is that of the failing record, not of missing preparation."""
     functions.prepared.clear()
-    dataset = batched(ps.range(1, 80).map(functions.prepared_row, name="load"))
-    with ps.Loader(dataset, num_workers=2, limits=PREPARED, **options) as loader:
+    dataset = BATCHED[name](ps.range(1, 80).map(functions.prepared_row, name="load"))
+    with ps.Loader(dataset, num_workers=2, workers=workers, limits=PREPARED) as loader:
         batches = iter(loader)
         for _ in range((functions.DEADLY - 1) // 8):
             next(batches)
@@ -212,11 +174,7 @@ def test_worker_init_may_fail_in_the_consumer() -> None:
     """The error of `worker_init` is raised."""
     limits = ps.Limits(worker_init=functions.prepare_processes)
     with (
-        (
-            ps.Loader(
-                ps.range(8).map(functions.prepared_row).batch(4), num_workers=1, workers="processes", limits=limits
-            )
-        ) as loader,
+        processes(ps.range(8).map(functions.prepared_row).batch(4), limits=limits) as loader,
         pytest.raises(LookupError, match="not here") as raised,
     ):
         loader.batch_at(0)
