@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.processes.helping import begin
+from tests.processes.beginning import begin
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

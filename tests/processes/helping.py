@@ -8,17 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock._processes import ChildProcess as ChildProcess
-from penstock._processes import GlobalSeeds, RestartPolicy, Starting, Supervisor
+from penstock._processes import RestartPolicy, Starting, Supervisor
 from penstock._processes import StartMethod as StartMethod
-from penstock._processes._begin import begin_process
-from penstock._processes._child import open_spare as open_spare
 from penstock._processes._supervisor import restart_delay as restart_delay
+from tests.processes.beginning import SEEDS, ChildProcess
+from tests.processes.beginning import open_spare as open_spare
 from tests.programs.forked import Program, started_script
 from tests.promptness import is_prompt
 
 SECONDS = 60.0
-SEEDS = GlobalSeeds(1, 2, 3)
 
 
 @contextmanager
@@ -31,11 +29,6 @@ def started(
         yield child
     finally:
         child.close()
-
-
-def begin() -> None:
-    """Do what each process does before its own work."""
-    begin_process(SEEDS)
 
 
 def supervisor_of(target: Callable[..., None], **policy: Any) -> Supervisor:

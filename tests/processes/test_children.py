@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,10 +14,8 @@ from penstock.errors import UsageError
 from tests.processes import functions
 from tests.processes.helping import SECONDS, StartMethod, received, started
 
-METHODS: list[StartMethod] = ["forkserver", "spawn"]
 
-
-@pytest.mark.parametrize("start_method", METHODS)
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_a_process_runs_and_ends(start_method: StartMethod) -> None:
     """A process sends through its pipe, has its pid, and ends on the empty message."""
     with started(functions.report, start_method=start_method) as child:
@@ -26,20 +25,21 @@ def test_a_process_runs_and_ends(start_method: StartMethod) -> None:
     assert not psutil.pid_exists(child.pid)
 
 
-@pytest.mark.parametrize("start_method", METHODS)
-@pytest.mark.parametrize(
-    ("how", "exit_code"), [("return", 0), ("raise", 5), ("exit", 6), ("signal", -int(signal.SIGTERM))]
-)
-def test_exit_codes(start_method: StartMethod, how: str, exit_code: int) -> None:
+EXITS: dict[str, int] = {"return": 0, "raise": 5, "exit": 6, "signal": -int(signal.SIGTERM)}
+
+
+@pytest.mark.parametrize(("start_method", "how"), [*(("forkserver", how) for how in EXITS), ("spawn", "signal")])
+def test_exit_codes(start_method: StartMethod, how: str) -> None:
     """However a process ends, its exit code is known."""
     with started(functions.end_by, how, start_method=start_method) as child:
         assert child.wait_for_end(SECONDS)
-        assert child.death().exit_code == exit_code
+        assert child.death().exit_code == EXITS[how]
         assert child.death() is child.death()
 
 
-@pytest.mark.parametrize("start_method", METHODS)
-@pytest.mark.parametrize("has_started", [True, False])
+@pytest.mark.parametrize(
+    ("start_method", "has_started"), [("forkserver", True), ("forkserver", False), ("spawn", False)]
+)
 def test_killed(start_method: StartMethod, *, has_started: bool) -> None:
     """The death of a killed process is known at once, wherever it is by then; killing it again does no harm."""
     with started(functions.report, start_method=start_method) as child:
@@ -51,24 +51,23 @@ def test_killed(start_method: StartMethod, *, has_started: bool) -> None:
         child.kill()
 
 
-@pytest.mark.parametrize("start_method", METHODS)
-def test_a_process_is_like_the_program_is_now(
-    start_method: StartMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_like_the_program_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths, folder and environment that the program has changed are those of the processes that it starts then."""
-    with started(functions.report, start_method=start_method) as child:
-        assert received(child)["environment"]["PENSTOCK_TEST"] is None
+
+    def reported() -> Any:
+        with started(functions.report, start_method="forkserver") as child:
+            return received(child)
+
+    assert reported()["environment"]["PENSTOCK_TEST"] is None
     monkeypatch.setenv("PENSTOCK_TEST", "changed")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.chdir(tmp_path)
-    with started(functions.report, start_method=start_method) as child:
-        reported = received(child)
-    assert reported["environment"]["PENSTOCK_TEST"] == "changed"
-    assert str(tmp_path) in reported["path"]
-    assert reported["folder"] == os.path.realpath(tmp_path)
+    found = reported()
+    assert found["environment"]["PENSTOCK_TEST"] == "changed"
+    assert str(tmp_path) in found["path"]
+    assert found["folder"] == os.path.realpath(tmp_path)
     monkeypatch.delenv("PENSTOCK_TEST")
-    with started(functions.report, start_method=start_method) as child:
-        assert received(child)["environment"]["PENSTOCK_TEST"] is None
+    assert reported()["environment"]["PENSTOCK_TEST"] is None
 
 
 def test_the_folder_of_the_program_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +90,9 @@ def test_a_daemonic_process_spawns_none(monkeypatch: pytest.MonkeyPatch) -> None
         received(child)
 
 
-@pytest.mark.parametrize("start_method", METHODS)
-def test_output_goes_to_the_programs_streams(start_method: StartMethod, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_goes_to_the_programs_streams(capfd: pytest.CaptureFixture[str]) -> None:
     """A process prints to the standard output that the program has when the process is started."""
-    with started(functions.say, "printed there\n", start_method=start_method) as child:
+    with started(functions.say, "printed there\n") as child:
         received(child)
     assert capfd.readouterr().out == "printed there\n"
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from typing import Literal
 
 import pytest
 
@@ -15,10 +14,9 @@ pytestmark = pytest.mark.skipif(
 PAGES = functions.ROUNDS * functions.BLOCKS * functions.BLOCK_BYTES // os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_blocks_lie_where_others_were(start_method: Literal["forkserver", "spawn"]) -> None:
+def test_blocks_lie_where_others_were() -> None:
     """Images that come and go cost no fault of a page once a few have been there."""
-    with started(functions.count_faults, start_method=start_method) as child:
+    with started(functions.count_faults) as child:
         assert received(child) < PAGES / 20
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("forked_programs")
 
 BEGINNING = """
 import os, sys, threading
-from tests.processes.helping import ChildProcess, begin, open_spare
+from tests.processes.beginning import ChildProcess, begin, open_spare
 
 def answer(pipe, *_):
     begin()
@@ -28,25 +28,16 @@ def start():
 """
 
 
-def test_functions_of_the_main_module(tmp_path: Path) -> None:
-    """Functions of a script run; nothing is printed, and what belongs to `multiprocessing` is as it was."""
-    text = """
+MAIN = """
 if __name__ == "__main__":
     import multiprocessing
     from multiprocessing import forkserver
+    from pathlib import Path
     child, _, name = start()
     print(name, multiprocessing.get_start_method(allow_none=True), vars(forkserver)["_forkserver"]._forkserver_pid)
     child.end(60)
-"""
-    with program(BEGINNING + text, tmp_path) as running:
-        assert running.communicate(timeout=SECONDS) == ("__mp_main__ None None\n", "")
-        assert running.returncode == 0
-
-
-UNUSUAL = """
-if __name__ == "__main__":
-    from pathlib import Path
-    {}
+    sys.path += [Path('lib'), b'lib']
+    globals().pop('__spec__', None)
     for method in ("forkserver", "spawn"):
         child = ChildProcess(answer, (), name="process", start_method=method)
         child.wait()
@@ -55,19 +46,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("statement", ["sys.path += [Path('lib'), b'lib']", "globals().pop('__spec__', None)"])
-def test_an_unusual_main_module(statement: str, tmp_path: Path) -> None:
-    """Entries of the path that `import` ignores, and the lack of a specification, as under `pdb`, change nothing."""
-    with program(BEGINNING + UNUSUAL.format(statement), tmp_path) as running:
-        assert running.communicate(timeout=SECONDS) == ("__mp_main__\n" * 2, "")
+def test_functions_of_the_main_module(tmp_path: Path) -> None:
+    """Functions of a script run; nothing is printed, and what belongs to `multiprocessing` is as it was.
 
-
-def test_a_script_that_starts_them_unguarded(tmp_path: Path) -> None:
-    """A script whose import starts processes ends with an error that says what to do."""
-    with program(BEGINNING + "start()", tmp_path) as running:
-        _, errors = running.communicate(timeout=SECONDS)
-        assert 'under `if __name__ == "__main__":`' in errors
-        assert running.returncode == 1
+    Entries of the path that `import` ignores, and the lack of a specification, as under `pdb`, change nothing.
+    """
+    with program(BEGINNING + MAIN, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("__mp_main__ None None\n__mp_main__\n__mp_main__\n", "")
+        assert running.returncode == 0
 
 
 ENDING = """
@@ -174,22 +160,21 @@ def test_a_program_that_ignores_the_end_of_children(tmp_path: Path) -> None:
 
 CLOSED = """
 if __name__ == "__main__":
-    for number in sys.argv[2]:
-        os.close(int(number))
+    for number in range(3):
+        os.close(number)
     first = start()[0]
     second, pid, _ = start()
     with open(sys.argv[1], "w") as file:
-        print(*(os.readlink(f"/proc/{pid}/fd/{number}") for number in sys.argv[2]), file=file)
+        print(*(os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)), file=file)
     for child in (first, second):
         child.pipe.send_bytes(b"")
         assert child.wait_for_end(60) and child.death().exit_code == 0
 """
 
 
-@pytest.mark.parametrize("closed", ["1", "2", "012"])
-def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None:
+def test_a_program_without_standard_streams(tmp_path: Path) -> None:
     """Where streams of the program are closed, and other files have their numbers, processes have none either."""
-    with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found"), closed) as running:
+    with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found")) as running:
         assert running.communicate(timeout=SECONDS) == ("", "")
         assert running.returncode == 0
-    assert (tmp_path / "found").read_text().split() == ["/dev/null"] * len(closed)
+    assert (tmp_path / "found").read_text().split() == ["/dev/null"] * 3

@@ -26,7 +26,7 @@ MakeFunction = Callable[[str, str], Callable[..., None]]
 
 MODULE = """
 import os, pathlib
-from tests.processes.helping import begin
+from tests.processes.beginning import begin
 
 with pathlib.Path(__file__).with_suffix(".count").open("a+") as counting:
     counting.write("x")

@@ -153,12 +153,12 @@ def test_an_unguarded_script_runs_once(tmp_path: Path, *, by_pipe: bool) -> None
 
 
 def test_an_unguarded_script_for_torch_runs_once(tmp_path: Path) -> None:
-    """The same holds for classes of torch's loader, of a program that is read from a pipe.
+    """The same holds for classes of torch's loader.
 
     A module that is being imported loads with workers of torch: these are forks of the program, so they import nothing.
     """
     (tmp_path / "training.py").write_text(MODULE_OF_TORCH)
-    code, printed, complaint = run(None, DEFINITIONS + OF_TORCH, str(tmp_path))
+    code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + OF_TORCH, str(tmp_path))
     of_squares, of_points = "[[0, 1, 4], [9, 16, 25]]", "[[0, 1, 2], [3, 4, 5], [6, 7, 8]]"
     assert (code, printed.splitlines()) == (0, ["top", "[[0, 1], [2, 3]]", of_squares, of_points])
     assert "the module training starts processes while it is imported" in complaint
