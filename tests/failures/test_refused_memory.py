@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock._memory import Region
 from penstock._runtime import ProcessScheduler, Scheduler
-from tests.places import in_places
+from tests.places import in_places, place_of
+from tests.profiles import fewer
 
 MANY = 1_100  # refusals, more than a scheduler has slots
 COUNT = 240
@@ -52,10 +53,11 @@ def refuse(patch: pytest.MonkeyPatch, kind: type[Scheduler], refusals: Iterator[
     patch.setattr(kind, "_allocate", may_fail)
 
 
-@pytest.mark.parametrize("granted", range(4))
-@in_places("threads", "processes")
+@pytest.mark.parametrize(
+    ("granted", "place"), [place_of("threads" if granted % 2 else "processes", granted) for granted in range(4)]
+)
 def test_more_refusals_than_slots_end_no_epoch(
-    place: dict[str, Any], granted: int, monkeypatch: pytest.MonkeyPatch
+    granted: int, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often memory is refused, the epoch has all of its batches, and only then it ends."""
     dataset = ps.range(COUNT).map(large).batch(BATCH)
@@ -70,6 +72,7 @@ def test_more_refusals_than_slots_end_no_epoch(
 
 
 @in_places("threads", "processes")
+@fewer()
 @given(refusals=st.lists(st.booleans(), max_size=30))
 def test_refused_memory_loses_no_batch(place: dict[str, Any], refusals: list[bool]) -> None:
     """An error in a batch's place leaves the batch to the next request, also where a fold gives the rows."""

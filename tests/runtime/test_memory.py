@@ -52,8 +52,7 @@ def expected(length: int, size: int) -> list[list[int]]:
     return [order[start : start + size] for start in range(0, length, size)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 8])
-@pytest.mark.parametrize("prefetch", [1, 2, 3])
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (2, 3), (8, 2)])
 def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> None:
     """With one batch in use, at most `prefetch` + 1 have memory, whatever the number of workers, at every moment."""
     size, batch_bytes = 16, 16 * ROW_BYTES
@@ -76,10 +75,9 @@ def test_prefetch_and_one_batches_have_memory(workers: int, prefetch: int) -> No
         assert leased_slots() == 0
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_kept_batch_leaves_room_for_one_less_ahead(workers: int) -> None:
+def test_a_kept_batch_leaves_room_for_one_less_ahead() -> None:
     """A consumer that holds two batches leaves memory for one batch less to be computed ahead."""
-    with ps.Loader(large(96, 8), num_workers=workers, prefetch=2) as loader:
+    with ps.Loader(large(96, 8), num_workers=3, prefetch=2) as loader:
         kept: deque[Any] = deque(maxlen=2)
         leases: list[int] = []
         batches = iter(loader)
@@ -116,10 +114,9 @@ def test_abandoned_epochs_keep_at_most_one_batch_for_each_worker() -> None:
             gate.open()
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_keeping_all_batches_is_safe(workers: int) -> None:
+def test_keeping_all_batches_is_safe() -> None:
     """Kept batches are never overwritten, even if there are more than slots; there is one warning."""
-    with ps.Loader(large(240, 2), num_workers=workers) as loader:
+    with ps.Loader(large(240, 2), num_workers=3) as loader:
         with pytest.warns(UserWarning, match=r"batches are kept by the training loop.*copy=True") as warned:
             kept = list(loader)
         assert len(warned) == 1
@@ -152,7 +149,7 @@ def reported(pipe: Path, size: int, number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.parametrize("kept", [0, 2])
 def test_a_program_may_keep_as_many_batches_as_are_ahead(kept: int) -> None:
     """Batches that a program keeps beside those of its loop take no memory from those ahead."""
     size, first, at = 16, 2, 8  # the first batches show the rows; at a later one, the next two are computed
@@ -269,11 +266,10 @@ def test_small_leaves_keep_no_memory_of_the_loader() -> None:
     assert [label.tolist() for label in labels] == [[i, i + 1, i + 2, i + 3] for i in range(0, 80, 4)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_views_keep_the_memory_of_their_batch(workers: int) -> None:
+def test_views_keep_the_memory_of_their_batch() -> None:
     """A step above `batch` may return views, and a consumer may keep parts: their values don't change."""
     dataset = large(80, 4).map(lambda batch: batch[:, 100:-100:3])
-    with ps.Loader(dataset, num_workers=workers) as loader, warnings.catch_warnings(action="ignore"):
+    with ps.Loader(dataset, num_workers=2) as loader, warnings.catch_warnings(action="ignore"):
         parts = [batch[1:3, ::2] for batch in loader]
     assert numbers_of(parts) == [each[1:3] for each in expected(80, 4)]
 
@@ -302,16 +298,16 @@ def pages_mapped(_: int) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is known to return such memory")
-@pytest.mark.parametrize("workers", [0, 1])
-def test_temporary_memory_of_functions_is_mapped_once(workers: int) -> None:
+def test_temporary_memory_of_functions_is_mapped_once() -> None:
     """A function's temporary arrays are in memory that an earlier call has mapped, also in a new program."""
     program = (
         "import penstock as ps; from tests.runtime.test_memory import pages_mapped\n"
-        f"loader = ps.Loader(ps.range(24).map(pages_mapped).batch(4), num_workers={workers})\n"
-        "print(min(map(max, loader)))"
+        "for workers in (0, 1):\n"
+        "    loader = ps.Loader(ps.range(24).map(pages_mapped).batch(4), num_workers=workers)\n"
+        "    print(min(map(max, loader)))"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(found.stdout) < 100  # of about 950
+    assert max(map(int, found.stdout.split())) < 100  # of about 950
 
 
 def results(batch: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.dataset.functions import keep
-from tests.places import in_places
+from tests.places import place_of
 from tests.runtime.plans import Context, job_of
 
 COUNT, EACH, MARGIN = 40, 25, 12
@@ -54,8 +54,15 @@ MAKES: dict[str, Callable[[Slow], ps.Dataset[Any]]] = {
 }
 
 
-@in_places("inline", "threads", "processes", "isolated threads")
-@pytest.mark.parametrize("steps", MAKES)
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        *(place_of("threads", steps) for steps in MAKES),
+        *(place_of("inline", steps) for steps in ("unbatch", "in order")),
+        *(place_of("processes", steps) for steps in ("unbatch in batches", "windows")),
+        place_of("isolated threads", "flat_map"),
+    ],
+)
 def test_parents_are_evaluated_few_times(steps: str, place: dict[str, Any], tmp_path: Path) -> None:
     """A parent element is evaluated once by a single thread, and about once at most by each worker."""
     dataset = MAKES[steps](Slow(tmp_path / "calls"))
@@ -98,11 +105,10 @@ class Awaited:
         return list(map(int, keys))
 
 
-@pytest.mark.parametrize("rows", [5, 16])
-def test_records_of_parents_are_requested_few_times(rows: int) -> None:
+def test_records_of_parents_are_requested_few_times() -> None:
     """Records that are read ahead of the workers are requested about once, however many blocks need their batch."""
     source = Awaited()
-    with ps.Loader(ps.read(source).batch(EACH).unbatch().batch(rows), num_workers=4, workers="threads") as loader:
+    with ps.Loader(ps.read(source).batch(EACH).unbatch().batch(5), num_workers=4, workers="threads") as loader:
         assert np.concatenate(list(loader)).tolist() == list(range(COUNT * EACH))
     assert source.records <= 2 * COUNT * EACH
 

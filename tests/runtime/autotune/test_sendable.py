@@ -140,17 +140,3 @@ def test_what_has_no_file_is_not_run_again() -> None:
     """Processes import nothing of a program that is an argument of Python, or read from a pipe."""
     assert run("-c", f"{PREAMBLE}\ntell()")[-1] == "sent"
     assert run("-", text=f"{PREAMBLE}\ntell()")[-1] == "sent"
-
-
-def test_an_unguarded_script_loads_with_processes(tmp_path: Path) -> None:
-    """It runs once, and to its end; its functions are pickled by value. On a busy machine "auto" may prefer threads."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import penstock as ps\n"
-        "def spin(number):\n"
-        "    return sum(range(100_000)) * 0 + number\n"
-        "dataset = ps.range(8).repeat(10_000).map(spin).batch(4)\n"
-        "with ps.Loader(dataset, num_workers=2, workers='processes') as loader:\n"
-        "    print('started', next(iter(loader)).tolist(), '2 processes' in repr(loader))\n"
-    )
-    assert run(str(script)) == ["started [0, 1, 2, 3] True"]
