@@ -22,42 +22,25 @@ class Owner:
         self.other: object = None
 
 
-def run_some_code() -> None:
-    """Run some instructions, at which the interpreter makes its pending calls."""
-    for _ in range(100):
-        pass
-
-
-def test_closed_on_request_and_not_again() -> None:
-    """Called twice and dropped, it closes once."""
-    closed: list[int] = []
-    owner = Owner(lambda: closed.append(1))
+def test_closed_once_on_request_or_with_the_owner() -> None:
+    """Called twice and dropped, it closes once; else at once with the owner's last reference, or by the collector."""
+    closed: list[str] = []
+    owner = Owner(lambda: closed.append("called"))
     opened = [owner.closer.is_open]
     owner.closer()
     owner.closer()
     opened.append(owner.closer.is_open)
-    assert opened == [True, False]
     del owner
-    assert closed == [1]
-
-
-def test_closed_when_the_owner_is_dropped() -> None:
-    """At once, with its last reference."""
-    closed: list[int] = []
-    owner = Owner(lambda: closed.append(1))
+    assert (opened, closed) == ([True, False], ["called"])
+    owner = Owner(lambda: closed.append("dropped"))
     del owner
-    assert closed == [1]
-
-
-def test_closed_when_the_owner_is_collected() -> None:
-    """An owner in a cycle is dropped by the collector."""
-    closed: list[int] = []
-    owner = Owner(lambda: closed.append(1))
+    assert closed == ["called", "dropped"]
+    owner = Owner(lambda: closed.append("collected"))
     owner.other = owner
     del owner
-    assert closed == []
+    assert closed == ["called", "dropped"]
     gc.collect()
-    assert closed == [1]
+    assert closed == ["called", "dropped", "collected"]
 
 
 def test_a_cycle_through_the_owner_is_collected() -> None:
@@ -82,21 +65,21 @@ def test_a_cycle_through_the_owner_is_collected() -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("times", [1, 3])
-def test_an_interrupt_of_a_drop_is_raised_when_the_program_continues(kind: type[BaseException], times: int) -> None:
-    """A signal's handler may raise during the drop: the owner is closed, and the exception is raised."""
+def test_interrupts_of_a_drop_are_raised_when_the_program_continues(kind: type[BaseException]) -> None:
+    """A signal's handler may raise at each attempt: the owner is closed, and the last exception has the others."""
     calls: list[int] = []
 
     def close() -> None:
         calls.append(1)
-        if len(calls) <= times:
-            raise kind("pressed")
+        if len(calls) < 4:
+            raise kind(len(calls))
 
     owner = Owner(close)
-    with pytest.raises(kind, match="pressed"):  # noqa: PT012 - it's raised some instructions after the drop
+    with pytest.raises(kind) as caught:  # noqa: PT012 - it's raised some instructions after the drop
         del owner
-        run_some_code()
-    assert len(calls) == times + 1
+        drop([])
+    assert [error.args for error in chain_of(caught.value)] == [(3,), (2,), (1,)]
+    assert len(calls) == 4
 
 
 def test_an_interrupt_of_a_call_is_raised_by_it() -> None:
@@ -141,31 +124,25 @@ def test_an_error_of_a_drop_is_printed_and_not_raised(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("forked_programs")
 def test_closed_at_the_end_of_the_program() -> None:
-    """An owner that is still there is closed in good order, while all modules are there."""
-    program = (
-        "from penstock._os import Closer\n"
-        "kept = [Closer(lambda number=number: print('closed', number)) for number in range(2)]\n"
-    )
-    assert outcome(program) == (0, "closed 1\nclosed 0\n", "")
+    """An owner that is still there is closed in good order, while all modules are there.
 
-
-@pytest.mark.usefixtures("forked_programs")
-def test_interrupted_as_it_is_made_it_closes_at_the_end_of_the_program() -> None:
-    """A Ctrl-C may come when it is kept for the program's end, and its maker doesn't know it yet."""
-    program = (
-        "import weakref\n"
-        "from penstock._os import Closer\n"
-        "make = weakref.finalize\n"
-        "def make_and_interrupt(*arguments):\n"
-        "    make(*arguments)\n"
-        "    raise KeyboardInterrupt\n"
-        "weakref.finalize = make_and_interrupt\n"
-        "try:\n"
-        "    Closer(lambda: print('closed'))\n"
-        "except KeyboardInterrupt as error:\n"
-        "    kept = error\n"
-    )
-    assert outcome(program) == (0, "closed\n", "")
+    A Ctrl-C may come when a closer is kept for the program's end, and its maker doesn't know it yet.
+    """
+    program = """
+        import weakref
+        from penstock._os import Closer
+        kept = [Closer(lambda number=number: print('closed', number)) for number in range(2)]
+        make = weakref.finalize
+        def make_and_interrupt(*arguments):
+            make(*arguments)
+            raise KeyboardInterrupt
+        weakref.finalize = make_and_interrupt
+        try:
+            Closer(lambda: print('closed'))
+        except KeyboardInterrupt as error:
+            kept.append(error)
+    """
+    assert outcome(program) == (0, "closed\nclosed 1\nclosed 0\n", "")
 
 
 def test_an_uninitialised_object_calls_nothing() -> None:
@@ -243,19 +220,8 @@ def test_a_reference_equals_itself_alone() -> None:
     assert living == set()
 
 
-def test_a_method_is_called_weakly() -> None:
-    """The function calls the method, and keeps its object alive no longer than others do."""
-    thing = Same()
-    function = weakly(thing.count)
-    function()
-    calls, dropped = thing.calls, weakref.ref(thing)
-    del thing
-    function()
-    assert (calls, dropped()) == (1, None)
-
-
 def test_a_drop_runs_no_python_of_weak_references() -> None:
-    """An interrupt would be lost there."""
+    """An interrupt would be lost there. A function that calls a method weakly doesn't keep its object alive."""
     called: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -265,11 +231,13 @@ def test_a_drop_runs_no_python_of_weak_references() -> None:
     thing = Same()
     renewed_after_fork(thing)
     function = weakly(thing.count)
+    function()
+    calls, dropped = thing.calls, weakref.ref(thing)
     sys.setprofile(note)
     del thing
     sys.setprofile(None)
     function()
-    assert called == []
+    assert (calls, dropped(), called) == (1, None, [])
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -367,20 +335,6 @@ def test_an_exception_that_is_handled_is_the_context_of_one_from_a_drop() -> Non
     with pytest.raises(StoppedError) as caught:
         divide(0)
     assert list(map(type, chain_of(caught.value))) == [StoppedError, ValueError, ZeroDivisionError]
-
-
-def test_several_interrupts_of_one_drop_are_a_chain() -> None:
-    """If each attempt of the call is interrupted, the program gets the last exception, with the others as context."""
-    calls: list[int] = []
-
-    def function() -> None:
-        calls.append(1)
-        if len(calls) < 4:
-            raise KeyboardInterrupt(len(calls))
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        drop([CallWhenDropped(function)])
-    assert [error.args for error in chain_of(caught.value)] == [(3,), (2,), (1,)]
 
 
 def test_a_context_that_is_a_circle() -> None:

@@ -109,21 +109,15 @@ def after_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_signal_after_the_scope_takes_the_result_back(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
-    """The caller gets neither the item nor the error, which therefore counts as not taken."""
-    taking = Taking()
-    after_the_scope(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        taking.take_or_undo(fails=fails)
-    assert taking.steps == ["taken", "undone"]
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_result_that_reaches_the_caller_is_not_taken_back(*, fails: bool) -> None:
-    """Without a signal the item or the error is delivered, and the error refers to no scope that refers to it."""
+    """The caller gets neither the item nor the error, which therefore counts as not taken; without a signal it does."""
     taking = Taking()
     with pytest.raises(LookupError, match="no item") if fails else nullcontext():
         assert taking.take_or_undo(fails=fails) == "item"
     assert taking.steps == ["taken"]
+    after_the_scope(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        taking.take_or_undo(fails=fails)
+    assert taking.steps == ["taken", "taken", "undone"]
 
 
 class Keeping:

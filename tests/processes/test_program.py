@@ -160,21 +160,22 @@ def test_a_program_that_ignores_the_end_of_children(tmp_path: Path) -> None:
 
 CLOSED = """
 if __name__ == "__main__":
-    for number in range(3):
-        os.close(number)
+    for number in sys.argv[2]:
+        os.close(int(number))
     first = start()[0]
     second, pid, _ = start()
     with open(sys.argv[1], "w") as file:
-        print(*(os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)), file=file)
+        print(*(os.readlink(f"/proc/{pid}/fd/{number}") for number in sys.argv[2]), file=file)
     for child in (first, second):
         child.pipe.send_bytes(b"")
         assert child.wait_for_end(60) and child.death().exit_code == 0
 """
 
 
-def test_a_program_without_standard_streams(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", ["1", "012"])
+def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None:
     """Where streams of the program are closed, and other files have their numbers, processes have none either."""
-    with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found")) as running:
+    with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found"), closed) as running:
         assert running.communicate(timeout=SECONDS) == ("", "")
         assert running.returncode == 0
-    assert (tmp_path / "found").read_text().split() == ["/dev/null"] * 3
+    assert (tmp_path / "found").read_text().split() == ["/dev/null"] * len(closed)
