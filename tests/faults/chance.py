@@ -9,12 +9,7 @@ T = TypeVar("T")
 
 
 class Chance:
-    """Draws, one after the other.
-
-    Args:
-        seed: the run's seed.
-        *path: the purpose of the draws.
-    """
+    """Draws, one after the other, for a seed and a path, which is their purpose."""
 
     def __init__(self, seed: int, *path: int | str) -> None:
         self._seed = derive(seed, *path)

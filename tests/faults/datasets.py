@@ -76,11 +76,7 @@ CRASHING_TRAPS: Final = ("os._exit", "segv")
 
 
 class Traps:
-    """The traps of a round.
-
-    Args:
-        folder: the folder of their files.
-    """
+    """The traps of a round, files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

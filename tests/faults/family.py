@@ -22,13 +22,7 @@ _PATIENCE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class Process:
-    """A process below this program.
-
-    Attributes:
-        pid: its id.
-        name: the name that it sets for itself.
-        depth: the number of workers above it.
-    """
+    """A process below this program: its id, the name that it sets for itself, and the number of workers above it."""
 
     pid: int
     name: str

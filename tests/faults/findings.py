@@ -75,13 +75,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def compare(expected: Sequence[Any], found: Sequence[Any], *, in_order: bool) -> Counter[str]:
-    """Return the numbers of lost, changed and repeated batches.
-
-    Args:
-        expected: the digests of an epoch's batches.
-        found: the digests of the delivered batches.
-        in_order: whether their order counts.
-    """
+    """Return the numbers of lost, changed and repeated batches, by digests; their order may count."""
     if in_order and list(expected) == list(found):
         return Counter()
     wanted, got = Counter(map(repr, expected)), Counter(map(repr, found))

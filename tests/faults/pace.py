@@ -47,11 +47,9 @@ def at_once() -> Generator[None]:
 
 @dataclass(frozen=True)
 class Pace:
-    """The time that functions take.
+    """The time of each call (a few take several times as long), and the work meanwhile.
 
-    Attributes:
-        kind: the work meanwhile: NumPy's without the GIL, Python's with it, waiting, or a mixture of these.
-        seconds: the time of each call; a few take several times as long.
+    It is NumPy's without the GIL, Python's with it, waiting, or a mixture of these.
     """
 
     kind: Kind

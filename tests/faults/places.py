@@ -33,21 +33,7 @@ _MIN_MEMORY: Final = 32 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """A place: the arguments of a loader.
-
-    Attributes:
-        name: its name in the table.
-        workers: threads or processes; unused where `num_workers` is 0.
-        num_workers: the number of workers.
-        isolated: whether a helper process runs it.
-        ordered: whether batches come in order.
-        prefetch: the number of batches that are computed ahead.
-        memory: a bound in bytes.
-        copy: whether batches are copied.
-        num_batch_workers: the number of batches that are merged at once.
-        read_ahead: the number of records that are requested ahead of async sources.
-        shard: the rank and the number of ranks.
-    """
+    """A place: the arguments of a loader, and its name in the table."""
 
     name: str
     workers: Literal["threads", "processes"] = "threads"
@@ -98,13 +84,7 @@ class Place:
         )
 
     def varied(self, chance: Chance, largest_batch: int) -> "Place":
-        """Return the place with other bounds than the usual ones.
-
-        Args:
-            chance: draws the bounds.
-            largest_batch: the bytes of the largest batch: a bound of memory allows for as many as are needed. 0 where
-                it isn't known yet; then there is no bound.
-        """
+        """Return the place with other bounds than the usual ones; of memory only where the largest batch is known."""
         prefetch, batch_workers = chance.between(1, 5), chance.one_of([None, 1, 2, 3])
         together = prefetch + 2 + max(self.num_workers, batch_workers or prefetch)
         memory = chance.one_of([None, None, _MIN_MEMORY + 2 * together * largest_batch])

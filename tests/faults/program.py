@@ -28,11 +28,7 @@ _KILLS: Final = 2
 def run_killed(subject: Subject, made: tuple[str, str, int, int], chance: Chance, findings: Findings) -> None:
     """Read an epoch by a sequence of programs that are killed, and a last one that is not.
 
-    Args:
-        subject: the dataset.
-        made: the arguments by which a program makes it: its kind, the folder of its traps, the seed and the round.
-        chance: draws the moments and the places.
-        findings: collects the findings.
+    A program makes the dataset of the arguments in `made`: its kind, the folder of its traps, the seed and the round.
     """
     kind, *_ = made
     with at_once():

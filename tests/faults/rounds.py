@@ -96,16 +96,7 @@ def run_round(
     faults: int = FAULTS_PER_ROUND,
     kinds: Sequence[str] = TRAPPED_KINDS,
 ) -> None:
-    """Read a dataset while faults are injected, and collect the findings.
-
-    Args:
-        seed: the run's seed.
-        number: the round's number.
-        findings: collects the findings.
-        progress: called often.
-        faults: about how many faults to inject.
-        kinds: the kinds of datasets to choose from.
-    """
+    """Read a dataset of one of some kinds while about so many faults are injected, and collect the findings."""
     chance = Chance(seed, number)
     favoured = FAULTS[number % len(FAULTS)]
     kind = chance.one_of(kinds)
@@ -165,13 +156,7 @@ def _mapped_memory() -> int:
 
 @dataclass(frozen=True)
 class _Consumer:
-    """The consumer's behaviour.
-
-    Attributes:
-        waits_one_in: it waits after one of so many batches, on average; 0 for never.
-        seconds: the time of a wait.
-        keeps: the number of batches that it keeps.
-    """
+    """The consumer waits after one of so many batches, on average (0: never), and keeps some batches."""
 
     waits_one_in: int = 0
     seconds: float = 0.0

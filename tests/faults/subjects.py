@@ -37,11 +37,7 @@ class Subject(Protocol):
 
 
 class DatasetSubject:
-    """A dataset, compared with its definition.
-
-    Args:
-        dataset: the dataset.
-    """
+    """A dataset, compared with its definition."""
 
     def __init__(self, dataset: ps.Dataset[Any]) -> None:
         self._dataset = dataset

@@ -21,13 +21,7 @@ _BATCH_SIZES: Final = (None, 1, 2, 3, 8, 32)
 
 @dataclass(frozen=True)
 class Records:
-    """Records with a number, text, an array and a tensor.
-
-    Attributes:
-        count: the number of records.
-        pace: the time of each read.
-        payload: the bytes of each record.
-    """
+    """Records with a number, text, an array and a tensor; reading one takes its time."""
 
     count: int
     pace: Pace
@@ -66,11 +60,7 @@ class Collating:
 
 
 class TorchSubject:
-    """A map-style dataset and the arguments of a loader.
-
-    Args:
-        chance: draws the dataset and the arguments.
-    """
+    """A map-style dataset and the arguments of a loader."""
 
     def __init__(self, chance: Chance) -> None:
         count = chance.between(*_RECORDS)

@@ -71,12 +71,10 @@ class SlowlyAwaited(Awaited):
 
 @dataclass(frozen=True)
 class Payload:
-    """The bytes of each element.
+    """The bytes of each element, at most `size`, in a form.
 
-    Attributes:
-        size: the largest number of bytes.
-        form: their layout: one row of bytes; an image that is a view in another order of axes; every other float of an
-            array; or as many bytes as each element's content says.
+    It is one row of bytes; an image that is a view in another order of axes; every other float of an array; or as many
+    bytes as each element's content says.
     """
 
     size: int

@@ -150,51 +150,23 @@ default_generator, Tensor, int64 = generator, type("Tensor", (), {}), int
 
 
 class Scalar:
-    def random_(self):
-        return generator.getrandbits(63)
-
-    def item(self):
-        return generator.random()
+    random_ = lambda self: generator.getrandbits(63)
+    item = lambda self: generator.random()
 
 
 class State:
-    def numpy(self):
-        return self
-
-    def tobytes(self):
-        return repr(generator.getstate()).encode()
+    numpy = lambda self: self
+    tobytes = lambda self: repr(generator.getstate()).encode()
 
 
-def empty(shape, dtype):
-    return Scalar()
-
-
-def rand(shape):
-    return Scalar()
-
-
-def get_default_dtype():
-    return "torch.float32"
-
-
-def get_float32_matmul_precision():
-    return "highest"
-
-
-def get_deterministic_debug_mode():
-    return 0
-
-
-def is_grad_enabled():
-    return True
-
-
-def get_rng_state():
-    return State()
-
-
-def manual_seed(seed):
-    generator.seed(seed)
+empty = lambda shape, dtype: Scalar()
+rand = lambda shape: Scalar()
+get_default_dtype = lambda: "torch.float32"
+get_float32_matmul_precision = lambda: "highest"
+get_deterministic_debug_mode = lambda: 0
+is_grad_enabled = lambda: True
+get_rng_state = State
+manual_seed = generator.seed
 """
 
 

@@ -66,32 +66,17 @@ def server_of(pid: int) -> int:
     return server
 
 
-def test_modules_are_imported_once() -> None:
-    """The server imports the modules that processes need, and stays the same process."""
+def test_modules_are_imported_once(make_function: MakeFunction) -> None:
+    """The server imports the modules that processes need, and stays the same process.
+
+    A later process may need other modules; they are imported before it is forked, also those of pickled bytes.
+    """
     with started(functions.report) as first, started(functions.report) as second:
         importers = {received(child)["imported_by"] for child in (first, second)}
         assert importers == {server_of(first.pid)} == {server_of(second.pid)}
-
-
-def test_modules_among_the_arguments(make_function: MakeFunction) -> None:
-    """A later process may need other modules; they are imported before it is forked, also those of pickled bytes."""
-    with started(functions.report) as first:
-        received(first)
-        with started(make_function("penstock_test_later", "")) as second:
-            pid, imported_by = received(second)
+        with started(make_function("penstock_test_later", "")) as third:
+            pid, imported_by = received(third)
             assert imported_by == server_of(first.pid) == server_of(pid)
-
-
-def test_a_failing_import_is_reported(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:
-    """A module that can't be imported ahead is logged once, with the reason; processes import it themselves."""
-    function = make_function("penstock_test_failing", "if attempt == 2: raise RuntimeError('not in the server')")
-    for _ in range(2):
-        with started(function) as child:
-            pid, imported_by = received(child)
-            assert pid == imported_by
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock"]
-    assert "penstock_test_failing" in warning
-    assert "RuntimeError: not in the server" in warning
 
 
 def test_an_import_that_starts_threads(make_function: MakeFunction, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ def shares(by_workers: float, by_fold: float, monkeypatch: pytest.MonkeyPatch, e
     return found
 
 
-@pytest.mark.parametrize(("by_workers", "by_fold", "share"), [(9, 6, 1.0), (6, 9, 0.0), (20, 3, 1.0), (30, 180, 0.0)])
+@pytest.mark.parametrize(("by_workers", "by_fold", "share"), [(9, 6, 1.0), (6, 9, 0.0), (30, 180, 0.0)])
 def test_the_faster_one_computes_nearly_all(
     by_workers: float, by_fold: float, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,19 +116,17 @@ ABOVE_LARGE_CHUNKS: dict[str, Callable[[ps.Dataset[int], Watched], ps.Dataset[in
 }
 
 
-@pytest.mark.parametrize("verb", ABOVE_LARGE_CHUNKS)
-def test_slow_functions_above_a_window_are_not_applied_to_all_of_it_at_once(
-    verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_functions_above_a_window_are_not_applied_to_all_of_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch waits for the functions of its own rows; fast functions get many at once, yet not all."""
     window = ps.range(4000, seed=1).window_shuffle(4000)
-    for seconds, most in (1.0, BATCH), (0.0, 4096):
-        watched = Watched(seconds)
-        for module in ("_elementwise", "_turns"):
-            monkeypatch.setattr(f"penstock._streaming.{module}.time", SimpleNamespace(perf_counter=watched.clock))
-        with ps.Loader(ABOVE_LARGE_CHUNKS[verb](window, watched).batch(BATCH), num_workers=0) as loader:
-            next(iter(loader))
-        assert 0 < watched.calls <= most
+    for verb, above in ABOVE_LARGE_CHUNKS.items():
+        for seconds, most in (1.0, BATCH), (0.0, 4096):
+            watched = Watched(seconds)
+            for module in ("_elementwise", "_turns"):
+                monkeypatch.setattr(f"penstock._streaming.{module}.time", SimpleNamespace(perf_counter=watched.clock))
+            with ps.Loader(above(window, watched).batch(BATCH), num_workers=0) as loader:
+                next(iter(loader))
+            assert 0 < watched.calls <= most, verb
 
 
 class AtOnce(Watched):
@@ -177,18 +175,20 @@ def with_key(number: Any) -> dict[str, Any]:
     return {"number": number}
 
 
+NUMBERS = ps.range(90)
+
+
 @pytest.mark.parametrize(
     ("dataset", "most"),
     [
-        (ps.range(90).map(note_depth).batch(4), 7),
-        (ps.range(90).map(with_key).shuffle().map(note_depth).batch(4), 7),
-        (ps.range(90).map(note_depth).shuffle().map(with_key).map(note_depth).batch(4), 7),
-        (ps.range(90).map(note_depth), 7),
-        (ps.range(90).batch(4, merge=merge_and_note), 7),
-        (ps.range(90).batch(4).map(note_depth), 4),
-        (ps.range(90).map(with_key).batch(4).map(note_depth), 4),
+        (NUMBERS.map(note_depth).batch(4), 7),
+        (NUMBERS.map(note_depth).shuffle().map(with_key).map(note_depth).batch(4), 7),
+        (NUMBERS.map(note_depth), 7),
+        (NUMBERS.batch(4, merge=merge_and_note), 7),
+        (NUMBERS.batch(4).map(note_depth), 4),
+        (NUMBERS.map(with_key).batch(4).map(note_depth), 4),
     ],
-    ids=["row", "second of two", "first of three", "no batch", "merge", "batch", "batch of mapped rows"],
+    ids=["row", "first and last of three", "no batch", "merge", "batch", "batch of mapped rows"],
 )
 def test_few_frames_are_between_the_loop_and_a_function(dataset: ps.Dataset[Any], most: int) -> None:
     """A user's traceback and profile show few frames of the library above a function of the dataset."""

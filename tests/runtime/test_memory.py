@@ -215,16 +215,12 @@ def test_the_bound_is_kept() -> None:
 
 
 def test_a_bound_below_the_batches_ahead_is_kept() -> None:
-    """With memory for two batches and a half, no more than two have any, however many could be prefetched."""
+    """With memory for two batches and a half, no more than two have any; with less than for one, it is an error."""
     bound = 10 * ROW_BYTES
     with ps.Loader(large(80, 4), num_workers=2, prefetch=4, memory=bound) as loader:
         found = [loader.stats()["bytes_in_flight"] for _ in loader]
     assert len(found) == 20
     assert max(found) <= bound
-
-
-def test_a_bound_below_one_batch_is_an_error() -> None:
-    """The error names the bound and the size of a batch."""
     with (
         ps.Loader(large(80, 4), num_workers=2, memory=ROW_BYTES) as loader,
         pytest.raises(ps.errors.UsageError, match=rf"memory={ROW_BYTES} is too small: the next batches need"),
@@ -240,11 +236,12 @@ def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
 
 
-@pytest.mark.parametrize("memory", [0, -1, "2 potatoes", "", True, 1.5])
-def test_wrong_bounds_are_refused(memory: Any) -> None:
+def test_wrong_bounds_are_refused() -> None:
     """A bound is a number of bytes, or text with a unit."""
-    with pytest.raises(ps.errors.UsageError, match=r'memory must be a number of bytes above 0, or text such as "2GiB"'):
-        ps.Loader(large(8, 2), memory=memory)
+    wrong: list[Any] = [0, -1, "2 potatoes", "", True, 1.5]
+    for memory in wrong:
+        with pytest.raises(ps.errors.UsageError, match='must be a number of bytes above 0, or text such as "2GiB"'):
+            ps.Loader(large(8, 2), memory=memory)
 
 
 def test_copies_keep_no_memory_of_the_loader() -> None:

@@ -36,11 +36,6 @@ def work_since(since: float) -> Stall:
     return Stall("worker 3", since, lambda: "some rows")
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> int:
-    """Return how many warnings there are."""
-    return sum(record.levelno == logging.WARNING for record in caplog.records)
-
-
 def test_work_that_began_before_the_wait_is_measured_from_the_wait(clock: Clock) -> None:
     """The time before the wait doesn't count."""
     patience = Patience(lambda: work_since(BEGAN - 500), timeout=5.0)
@@ -66,5 +61,5 @@ def test_one_wait_logs_one_warning(clock: Clock, caplog: pytest.LogCaptureFixtur
     for times in range(1, 5):
         clock.now = BEGAN + times * STALL_SECONDS
         patience.look()
-        assert warnings_of(caplog) == 1
+        assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
     assert patience.seconds_left() is None

@@ -30,36 +30,21 @@ def made() -> Generator[Scheduler]:
         scheduler.close()
 
 
-def test_a_free_scheduler_runs_an_action_at_once() -> None:
-    """If no thread owns the scheduler, the action has run when the call returns."""
+def test_actions_run_once_the_scheduler_is_free() -> None:
+    """At once if no thread owns it; in the thread of the owner, as in a garbage collection there, when it lets go.
+
+    An action may request another.
+    """
     with made() as scheduler:
         done: list[str] = []
         scheduler.when_free(lambda: done.append("now"))
         assert done == ["now"]
-
-
-def test_the_owner_does_not_wait_for_itself() -> None:
-    """In the thread of the owner, as in a garbage collection there, the action runs when the lock is released."""
-    with made() as scheduler:
-        done: list[str] = []
         with scheduler.owned():
             scheduler.when_free(lambda: done.append("first"))
+            scheduler.when_free(lambda: scheduler.when_free(lambda: done.append("third")))
             scheduler.when_free(lambda: done.append("second"))
-            assert not done
-        assert done == ["first", "second"]
-
-
-def test_an_action_may_request_another() -> None:
-    """The second action runs after the first one, and both have run when the first call returns."""
-    with made() as scheduler:
-        done: list[str] = []
-
-        def first() -> None:
-            scheduler.when_free(lambda: done.append("second"))
-            done.append("first")
-
-        scheduler.when_free(first)
-        assert done == ["first", "second"]
+            assert done == ["now"]
+        assert done == ["now", "first", "second", "third"]
 
 
 def test_another_thread_leaves_its_action_to_the_owner() -> None:

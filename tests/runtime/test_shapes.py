@@ -13,51 +13,22 @@ from tests.equivalence.definition import digests, epoch_of, outcomes
 WORKERS = pytest.mark.parametrize("workers", [0, 3])
 
 
-def grows_by_batch(number: int) -> Any:
-    """Return a row whose length is that of its batch of 4."""
-    return np.arange(number // 4 + 1) + number
-
-
-def changes_kind_once(number: int) -> Any:
-    """Return other leaves in the second half."""
-    return {"x": float(number)} if number < 20 else {"x": np.float32(number), "y": [number, (number, None)]}
-
-
-def changes_dtype(number: int) -> Any:
-    """Return int64 and float64 in alternating batches."""
-    return number if number // 4 % 2 else float(number)
-
-
-def texts(number: int) -> Any:
-    """Return no arrays at all."""
-    return {"name": f"image {number}", "raw": bytes([number]), "none": None}
-
-
-def empty_rows(number: int) -> Any:
-    """Return arrays without elements."""
-    return {"x": np.zeros((0, 3), np.float32), "number": number}
-
-
-def changes_order_of_keys(number: int) -> Any:
-    """Return the same leaves in another order for odd numbers."""
-    pair = [("a", number), ("b", number * 2.0)]
-    return dict(pair[::-1] if number % 2 else pair)
-
-
-def large_and_growing(number: int) -> Any:
-    """Return large rows, whose length is that of their batch of 4."""
-    return np.full(10_000 + number // 4 * 100, number)
-
-
-GROWING = [grows_by_batch, large_and_growing]
-CHANGING = [changes_kind_once, changes_dtype, texts, empty_rows, changes_order_of_keys]
+DIFFERENT: dict[str, Callable[[int], Any]] = {
+    "lengths": lambda number: np.arange(number // 4 + 1) + number,
+    "large and growing": lambda number: np.full(10_000 + number // 4 * 100, number),
+    "other leaves": lambda n: {"x": float(n)} if n < 20 else {"x": np.float32(n), "y": [n, (n, None)]},
+    "dtypes": lambda number: number if number // 4 % 2 else float(number),
+    "texts": lambda number: {"name": f"image {number}", "raw": bytes([number]), "none": None},
+    "nothing": lambda number: {"x": np.zeros((0, 3), np.float32), "number": number},
+    "orders of keys": lambda number: dict([("a", number), ("b", number * 2.0)][:: 1 - 2 * (number % 2)]),
+}
 
 
 @WORKERS
-@pytest.mark.parametrize("function", GROWING + CHANGING)
-def test_batches_may_differ_from_each_other(function: Callable[[int], Any], workers: int) -> None:
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_batches_may_differ_from_each_other(kind: str, workers: int) -> None:
     """Rows that agree within a batch are merged without a warning, whatever the batches before were."""
-    dataset = ps.range(40).map(function).batch(4)
+    dataset = ps.range(40).map(DIFFERENT[kind], name="row").batch(4)
     with ps.Loader(dataset, num_workers=workers, prefetch=3) as loader:
         for epoch in range(2):
             assert digests(loader) == digests(epoch_of(dataset, epoch))
@@ -69,7 +40,7 @@ def test_workers_compute_rows_without_a_common_layout() -> None:
 
     def noted(number: int) -> Any:
         threads.append(threading.get_ident())
-        return changes_dtype(number)
+        return DIFFERENT["dtypes"](number)
 
     with ps.Loader(ps.range(40).map(noted).batch(4), num_workers=1) as loader:
         assert len(list(loader)) == 10
@@ -78,26 +49,18 @@ def test_workers_compute_rows_without_a_common_layout() -> None:
     assert threading.get_ident() not in threads
 
 
-def odd_one(number: int) -> Any:
-    """Return one row of another shape."""
-    return np.zeros(4 if number == 22 else 3)
-
-
-def odd_structure(number: int) -> Any:
-    """Return one row of another structure."""
-    return {"x": number, "y": number} if number == 22 else {"x": number}
-
-
-def odd_dtype(number: int) -> Any:
-    """Return one row of another dtype."""
-    return float(number) if number == 22 else number
+ODD: dict[str, Callable[[int], Any]] = {
+    "shape": lambda number: np.zeros(4 if number == 22 else 3),
+    "structure": lambda number: {"x": number, "y": number} if number == 22 else {"x": number},
+    "dtype": lambda number: float(number) if number == 22 else number,
+}
 
 
 @WORKERS
-@pytest.mark.parametrize("function", [odd_one, odd_structure, odd_dtype])
-def test_rows_that_do_not_fit_raise_the_error_of_the_definition(function: Callable[[int], Any], workers: int) -> None:
+@pytest.mark.parametrize("kind", ODD)
+def test_rows_that_do_not_fit_raise_the_error_of_the_definition(kind: str, workers: int) -> None:
     """A row that differs from the first of its batch raises the same message as the definition."""
-    dataset = ps.range(40).map(function).batch(4)
+    dataset = ps.range(40).map(ODD[kind], name="row").batch(4)
     expected = outcomes(epoch_of(dataset, 0))
     assert len(expected) == 6
     with ps.Loader(dataset, num_workers=workers) as loader:

@@ -44,20 +44,16 @@ def adds(number: int) -> int:
 
 
 def test_waiting_is_distinguished_from_computing() -> None:
-    """A row that waits takes time, and no processor time."""
+    """A row that waits takes time, and no processor time; a step above the batch is part of the cost of rows."""
     waiting, adding = cost_of(ps.range(1000).map(waits).batch(4)), cost_of(ps.range(1000).map(adds).batch(4))
+    above = cost_of(ps.range(1000).batch(4).map(waits))
     assert waiting is not None
     assert adding is not None
+    assert above is not None
     assert waiting.row_seconds > 0.015
     assert waiting.waits
     assert adding.row_cpu_seconds > 0
-
-
-def test_the_merge_counts_as_cost_of_rows() -> None:
-    """A step above the batch is part of the cost of rows."""
-    cost = cost_of(ps.range(1000).batch(4).map(waits))
-    assert cost is not None
-    assert cost.row_seconds > 0.004
+    assert above.row_seconds > 0.004
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -75,21 +71,16 @@ def test_two_threads_compute_only_on_request(threads: bool) -> None:  # noqa: FB
     assert (seen != {threading.get_ident()}) == threads
 
 
-def fails_in(thread: str) -> Callable[[int], int]:
-    """Return a function that fails, in the main thread or in others."""
+@pytest.mark.parametrize("main", [True, False], ids=["main", "other"])
+def test_measuring_raises_no_errors(*, main: bool) -> None:
+    """Functions may fail in the main thread or in others: loading the element raises it; the cost is unknown."""
 
     def fails(number: int) -> int:
-        if (threading.current_thread() is threading.main_thread()) == (thread == "main"):
+        if (threading.current_thread() is threading.main_thread()) == main:
             raise OSError("no such file") if number % 2 else ValueError("damaged")
         return adds(number)
 
-    return fails
-
-
-@pytest.mark.parametrize("thread", ["main", "other"])
-def test_measuring_raises_no_errors(thread: str) -> None:
-    """They are raised when the element is loaded; the cost is unknown."""
-    assert cost_of(ps.range(1000).map(fails_in(thread)).batch(4), threads=True) is None
+    assert cost_of(ps.range(1000).map(fails).batch(4), threads=True) is None
 
 
 def test_a_wait_for_a_processor_is_no_time_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +92,11 @@ def test_a_wait_for_a_processor_is_no_time_of_a_row(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_empty_dataset_has_no_cost() -> None:
-    """An empty dataset has no rows."""
+    """An empty dataset has no rows: there is nothing to measure or to load."""
     assert cost_of(ps.range(0).batch(4)) is None
+    for number in ("auto", 2):
+        with loader_of(ps.range(8).batch(2)[:0], num_workers=number) as loader:
+            assert list(loader) == []
 
 
 def test_an_interrupt_is_raised_while_measuring() -> None:
@@ -131,15 +125,14 @@ def test_long_elements_are_computed_once() -> None:
 # ------------------------------------------------------------------ loaders that choose
 
 
-def breaks(number: int) -> int:
-    """Fail at odd numbers."""
-    if number % 2:
-        raise ValueError(number)
-    return number
-
-
 def test_substitutions_while_measuring_are_not_counted() -> None:
     """Counters begin where loading does."""
+
+    def breaks(number: int) -> int:
+        if number % 2:
+            raise ValueError(number)
+        return number
+
     dataset = ps.range(100).map(breaks, on_error=ps.Substitute(attempts=20)).batch(4)
     with loader_of(dataset, num_workers="auto") as loader:
         assert loader.stats()["substituted"] == 0
@@ -177,13 +170,9 @@ def test_objects_per_worker_are_not_made_for_measuring() -> None:
 
 def test_steps_that_seed_globals_stay_in_one_thread() -> None:
     """Threads would share the generators, so "auto" takes none."""
-    dataset = ps.range(100_000).random_map(_waits_with_globals, globals=True).batch(4)
+    dataset = ps.range(100_000).random_map(lambda number: waits(number), globals=True).batch(4)
     with loader_of(dataset, num_workers="auto") as loader:
         assert "thread" not in repr(loader).splitlines()[-1].split("(")[0]
-
-
-def _waits_with_globals(number: int) -> Any:
-    return waits(number)
 
 
 def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,13 +186,6 @@ def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             workers, why = line.split(": ", 1)
             assert workers == "2 threads"
             assert f"{workers} ({why})" in repr(loader)
-
-
-@pytest.mark.parametrize("number", ["auto", 2])
-def test_a_step_above_the_batch_may_drop_all_batches(number: Any) -> None:
-    """There is nothing to measure or to load."""
-    with loader_of(ps.range(8).batch(2)[:0], num_workers=number) as loader:
-        assert list(loader) == []
 
 
 @settings(max_examples=EXAMPLES)

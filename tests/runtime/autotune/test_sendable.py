@@ -21,17 +21,15 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared 
 PATHS = os.pathsep.join([str(Path(ps.__file__).parents[1]), str(Path(__file__).parents[3])])
 
 
-def awaited() -> Any:
-    """Return an async source."""
+class Awaited:
+    """An async source, defined here alone."""
 
-    class Awaited:
-        def __len__(self) -> int:
-            return 4
+    def __len__(self) -> int:
+        return 4
 
-        async def read(self, keys: Any) -> list[int]:
-            return [int(key) for key in keys]
-
-    return Awaited()
+    async def read(self, keys: Any) -> list[int]:
+        """Return the keys."""
+        return [int(key) for key in keys]
 
 
 class Locked:
@@ -57,7 +55,7 @@ def test_what_can_be_copied_may_be_sent() -> None:
     ("dataset", "words"),
     [
         (lambda: ps.stream([1, 2, 3]).filter(is_odd).batch(2), "in order"),
-        (lambda: ps.read(awaited()).batch(2), "async"),
+        (lambda: ps.read(Awaited()).batch(2), "async"),
         (lambda: ps.range(10).map(lambda number: number + 1).batch(2), "can't be pickled"),
         (lambda: ps.read(Locked()).batch(2), "can't be pickled"),
         (lambda: ps.range(10).map(double).cache(size="1 MB").batch(2), "kept in memory"),

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any
 
@@ -109,25 +109,23 @@ def is_child() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-def kills_itself(number: int) -> int:
-    """Crash at one number, in any process but the test's."""
-    if number == DEADLY and is_child():
+def kills_at(deadly: Container[int], number: int) -> int:
+    """Crash at some numbers, in any process but the test's."""
+    if number in deadly and is_child():
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def merged_or_killed(rows: list[int]) -> list[int]:
-    """Merge rows, or crash."""
-    for number in rows:
-        kills_itself(number)
-    return rows
+def kills_itself(number: int) -> int:
+    """Crash at one number, in any process but the test's."""
+    return kills_at((DEADLY,), number)
 
 
-def halved_or_killed(batch: NDArray[Any]) -> NDArray[Any]:
-    """Change a merged batch, or crash."""
-    for number in batch.tolist():
+def batch_kills(batch: Any) -> Any:
+    """Return a batch, or rows, or crash at one number in it."""
+    for number in np.ravel(batch).tolist():
         kills_itself(number)
-    return batch / 2
+    return batch
 
 
 def number_kills(record: dict[str, Any]) -> int:
@@ -135,21 +133,14 @@ def number_kills(record: dict[str, Any]) -> int:
     return kills_itself(int(record["number"]))
 
 
-def kills_late(number: int) -> int:
-    """Crash at a late number."""
-    if number == LATE:
-        kills_itself(DEADLY)
-    return number
-
-
 computed_here: list[int] = []  # of those that are deadly, by the consumer
 
 
-def kills_or_tells(number: int) -> int:
-    """Crash at one number in a worker; in the consumer, record the call."""
-    if number == DEADLY and not is_child():
+def kills_or_tells(number: int, deadly: Container[int] = (DEADLY,)) -> int:
+    """Crash at some numbers in a worker; in the consumer, record the call."""
+    if number in deadly and not is_child():
         computed_here.append(number)
-    return kills_itself(number)
+    return kills_at(deadly, number)
 
 
 def broken_before(number: int) -> int:
@@ -201,11 +192,6 @@ class Unpicklable:
         raise TypeError("it holds a connection")
 
 
-def kills_twice(number: int) -> int:
-    """Crash at two consecutive numbers in a worker; in the consumer, record the calls."""
-    return kills_or_tells(DEADLY if number == DEADLY + 1 else number)
-
-
 def same(number: int) -> int:
     """Return the argument."""
     return number
@@ -223,12 +209,7 @@ def as_lists(numbers: ps.Dataset) -> ps.Dataset:
 
 def in_order(numbers: ps.Dataset) -> ps.Dataset:
     """Return numbers in one batch, of a dataset that is read in order."""
-    return numbers.filter(is_not_negative).batch(80)
-
-
-def is_not_negative(number: int) -> bool:
-    """Keep all numbers."""
-    return number >= 0
+    return numbers.filter(is_any).batch(80)
 
 
 def second(pair: tuple[int, int]) -> int:
@@ -239,11 +220,6 @@ def second(pair: tuple[int, int]) -> int:
 def is_odd(number: int) -> bool:
     """Return whether a number is odd."""
     return number % 2 == 1
-
-
-def kills_always(number: int) -> int:
-    """Crash at every number from the crashing one on."""
-    return kills_itself(min(number, DEADLY))
 
 
 def computed(number: int) -> NDArray[np.int64]:
@@ -305,13 +281,6 @@ def process_of_batch(batch: Any) -> dict[str, Any]:
     return {"batch": batch, "by": os.getpid(), "thread": threading.current_thread().name}
 
 
-def dies_of_batch(batch: NDArray[Any]) -> NDArray[Any]:
-    """Return a batch; in a worker, crash at one."""
-    for number in batch.ravel().tolist():
-        kills_itself(number)
-    return batch
-
-
 def fails_at_deadly(batch: NDArray[Any]) -> NDArray[Any]:
     """Return a batch, changed in place; raise for the batch with one number."""
     batch *= 2
@@ -325,14 +294,6 @@ def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
     if LATE in batch and is_child():
         raise OSError("only here")
     return {"batch": batch, "by": os.getpid()}
-
-
-DEADLY_BEFORE = 12
-
-
-def kills_itself_at_two(number: int) -> int:
-    """Crash at two numbers."""
-    return kills_itself(DEADLY if number == DEADLY_BEFORE else number)
 
 
 def large_row_and_process(number: int) -> dict[str, Any]:

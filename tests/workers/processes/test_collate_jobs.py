@@ -83,7 +83,7 @@ def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
 @in_places("processes", "isolated", "isolated threads")
 def test_a_crashing_batch_can_be_left_out(place: dict[str, Any]) -> None:
     """The crash counts as an error of the outermost step with on_error="skip"."""
-    dataset = BATCHES.map(functions.dies_of_batch, on_error="skip")
+    dataset = BATCHES.map(functions.batch_kills, on_error="skip")
     with ps.Loader(dataset, **place) as loader:
         batches = [batch.tolist() for batch in loader]
         assert loader.stats()["skipped"] == 1

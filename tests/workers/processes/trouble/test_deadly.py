@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,8 +80,8 @@ def test_a_record_that_crashes_while_others_are_computed_is_named(batch_size: in
 
 def test_of_two_crashing_rows_the_first_is_named() -> None:
     """In any order of the crashes, the batch fails at the row at which it fails without workers."""
-    dataset = ps.range(60).map(functions.kills_itself_at_two).batch(60)
-    with processes(dataset, 1) as loader, pytest.raises(WorkerError, match=rf"row {functions.DEADLY_BEFORE} of step 0"):
+    dataset = ps.range(60).map(partial(functions.kills_at, (12, DEADLY))).batch(60)
+    with processes(dataset, 1) as loader, pytest.raises(WorkerError, match="row 12 of step 0"):
         list(loader)
 
 
@@ -99,7 +100,7 @@ def test_a_shuffled_record_is_named() -> None:
 @pytest.mark.parametrize("merge", [None, list], ids=["stacked", "merged"])
 def test_batches_before_a_crashing_one_of_the_same_job_are_delivered(merge: Any) -> None:
     """Several small batches share a job; those before the crashing one are delivered, and no process crashes again."""
-    dataset = ps.range(4_000).map(functions.kills_late).batch(2, merge=merge)
+    dataset = ps.range(4_000).map(partial(functions.kills_at, (functions.LATE,))).batch(2, merge=merge)
     with processes(dataset) as loader:
         batches = iter(loader)
         found = [list(next(batches)) for _ in range(functions.LATE // 2)]
@@ -112,9 +113,9 @@ def test_batches_before_a_crashing_one_of_the_same_job_are_delivered(merge: Any)
 @pytest.mark.parametrize(
     "dataset",
     [
-        ps.range(80).batch(8, merge=functions.merged_or_killed),
-        ps.range(80).batch(8).map(functions.halved_or_killed),
-        ps.range(80).filter(functions.is_any).batch(8).map(functions.halved_or_killed),
+        ps.range(80).batch(8, merge=functions.batch_kills),
+        ps.range(80).batch(8).map(functions.batch_kills),
+        ps.range(80).filter(functions.is_any).batch(8).map(functions.batch_kills),
     ],
     ids=["a merge", "a step above", "a step above a fold"],
 )
@@ -142,24 +143,25 @@ def test_the_consumer_never_computes_the_crashing_row() -> None:
 def test_a_crashing_batch_is_not_replaced() -> None:
     """A batch that crashes processes as a whole is an error also where a failing one is replaced; `seek` skips it."""
     step = DEADLY // 8
-    batches = ps.range(80).batch(8).map(functions.halved_or_killed, on_error=ps.Substitute())
+    batches = ps.range(80).batch(8).map(functions.batch_kills, on_error=ps.Substitute())
     with processes(batches.map(functions.halved)) as loader:
         iterator = iter(loader)
-        found = [next(iterator) * 4 for _ in range(step)]
+        found = [next(iterator) * 2 for _ in range(step)]
         with pytest.raises(WorkerError, match=f"collate function or batch-level map of step {step} repeatedly crashes"):
             next(iterator)
         loader.seek(step + 1)
-        found += [batch * 4 for batch in loader]
+        found += [batch * 2 for batch in loader]
         assert not loader.replaced()
     firsts = [first for first in range(0, 80, 8) if first != 8 * step]
     assert [batch.tolist() for batch in found] == [[*range(first, first + 8)] for first in firsts]
 
 
+TWO = {DEADLY, DEADLY + 1}
 LOAD: Any = {"name": "load", "on_error": ps.Substitute()}
 REPLACED: dict[str, tuple[Callable[[], ps.Dataset], set[int]]] = {
     "arrays": (
-        lambda: ps.range(80).map(Connected()).map(functions.kills_twice, **LOAD).batch(8),
-        {DEADLY, DEADLY + 1},
+        lambda: ps.range(80).map(Connected()).map(partial(functions.kills_or_tells, deadly=TWO), **LOAD).batch(8),
+        TWO,
     ),
     "a custom merge": (lambda: ps.range(80).map(functions.kills_or_tells, **LOAD).batch(8, merge=list), {DEADLY}),
     "a step below it": (
@@ -197,7 +199,7 @@ IN_ORDER: dict[str, ps.Dataset] = {
     "left out below a step": ps.range(80).map(functions.kills_or_tells).map(functions.same, **SKIP),
     "left out of a mixture": ps.mix({"kills": SKIPPING, "others": ps.range(1000, 1080)}).map(functions.same),
     "replaced before a window": REPLACING.window_shuffle(8),
-    "replaced in a part": ps.zip((ps.range(80), REPLACING)).map(functions.second).filter(functions.is_not_negative),
+    "replaced in a part": ps.zip((ps.range(80), REPLACING)).map(functions.second).filter(functions.is_any),
 }
 
 
@@ -225,7 +227,8 @@ def test_streams_follow_on_error(name: str, place: dict[str, Any]) -> None:
 
 def test_a_crashing_element_with_crashing_substitutes_is_named() -> None:
     """If its substitutes crash, too, a WorkerError is raised."""
-    dataset = ps.range(DEADLY, 80).map(functions.kills_always, on_error=ps.Substitute()).batch(1)
+    kills = partial(functions.kills_at, range(DEADLY, 80))
+    dataset = ps.range(DEADLY, 80).map(kills, on_error=ps.Substitute()).batch(1)
     with processes(dataset, 1) as loader, pytest.raises(WorkerError, match=r"position 0, key 0.*SIGKILL"):
         list(loader)
 
