@@ -81,14 +81,13 @@ def unfound(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
     monkeypatch.delitem(sys.modules, file.stem, raising=False)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(
-        sys, "path", ["unfound" if kind == "the directory was changed" else str(file.parent), *sys.path]
-    )
+    found_at = "unfound" if kind == "the directory was changed" else str(file.parent)
+    monkeypatch.setattr(sys, "path", [found_at, *sys.path])
     module = importlib.import_module(file.stem)
     if kind == "the directory was changed":
         monkeypatch.chdir("/")
-    else:
-        sys.path.pop(0)
+        return module
+    sys.path.pop(0)
     if kind == "another one has its name":
         (folder / file.name).write_text("")
         sys.path.insert(0, str(folder))

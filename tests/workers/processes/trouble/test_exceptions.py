@@ -143,25 +143,23 @@ def test_the_consumer_calls_worker_init_before_it_recomputes(name: str, workers:
             next(batches)
 
 
-@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
-def test_the_consumer_computes_nothing_that_lacks_memory(
-    batched: Callable[[ps.Dataset], ps.Dataset], set_constant: SetConstant
-) -> None:
+@pytest.mark.parametrize("name", BATCHED)
+def test_the_consumer_computes_nothing_that_lacks_memory(name: str, set_constant: SetConstant) -> None:
     """Workers compute batches that need more memory than planned."""
     set_constant("_ROOM_BYTES", 4096)
     functions.prepared.clear()
-    dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
+    dataset = BATCHED[name](ps.range(1, functions.DEADLY).map(functions.prepared_row))
     with ps.Loader(dataset, num_workers=2, workers="processes", limits=PREPARED) as loader:
         assert [row[0] for batch in loader for row in batch] == [*range(1, functions.DEADLY)]
     assert functions.prepared == []
 
 
-@pytest.mark.parametrize("batched", BATCHED.values(), ids=BATCHED)
-def test_batch_at_computes_in_the_calling_process(batched: Callable[[ps.Dataset], ps.Dataset]) -> None:
+@pytest.mark.parametrize("name", BATCHED)
+def test_batch_at_computes_in_the_calling_process(name: str) -> None:
     """`batch_at` prepares the thread that calls it, by the function of the workers' owner."""
     functions.prepared.clear()
-    dataset = batched(ps.range(1, functions.DEADLY).map(functions.prepared_row))
-    with ps.Loader(dataset, num_workers=1, workers="processes", limits=PREPARED) as loader:
+    dataset = BATCHED[name](ps.range(1, functions.DEADLY).map(functions.prepared_row))
+    with processes(dataset, limits=PREPARED) as loader:
         first = next(iter(loader))
         assert functions.prepared == []
         for asked in (ps.Loader(dataset, workers=loader), loader):
