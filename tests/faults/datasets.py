@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -37,38 +36,11 @@ class UnsendableError(Exception):
         raise TypeError("it holds a connection")
 
 
-def _raises() -> None:
-    raise InjectedError(INJECTED)
-
-
-def _raises_memory_error() -> None:
-    raise MemoryError(INJECTED)
-
-
-def _raises_unsendable() -> None:
-    raise UnsendableError(INJECTED)
-
-
-def _leaves() -> None:
-    sys.exit(INJECTED)
-
-
-def _exits() -> None:
-    os._exit(3)
-
-
-def _breaks() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-_HARM: Final[dict[str, Callable[[], None]]] = {
-    "raise": _raises,
-    "memory": _raises_memory_error,
-    "unsendable": _raises_unsendable,
-    "sys.exit": _leaves,
-    "os._exit": _exits,
-    "segv": _breaks,
+_ERRORS: Final[dict[str, type[BaseException]]] = {
+    "raise": InjectedError,
+    "memory": MemoryError,
+    "unsendable": UnsendableError,
+    "sys.exit": SystemExit,
 }
 TRAPS_ANYWHERE: Final = ("raise", "memory")
 TRAPS_OF_PROCESSES: Final = ("unsendable", "sys.exit", "os._exit", "segv")
@@ -119,7 +91,12 @@ def spring(folder: str, number: int) -> None:
         os.unlink(path)
     except FileNotFoundError:  # there is none, or another thread was first
         return
-    _HARM[kind]()
+    if kind in _ERRORS:
+        raise _ERRORS[kind](INJECTED)
+    if kind == "os._exit":
+        os._exit(3)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def same(folder: str, number: int) -> int:
@@ -202,41 +179,6 @@ def is_long(row: dict[str, Any]) -> bool:
     return len(row["tokens"]) > 2
 
 
-def _stacked(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    size = chance.one_of([8, 64, 4_096])
-    return numbers.map(partial(row, folder, size), name="row").batch(chance.between(1, 12))
-
-
-def _large(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    return numbers.map(partial(row, folder, 300_000), name="row").batch(chance.between(4, 12))
-
-
-def _merged(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    rows = numbers.map(partial(same, folder), name="same")
-    return rows.batch(chance.between(1, 12), merge=partial(merged, folder))
-
-
-def _above(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    batches = numbers.map(partial(row, folder, 16), name="row").batch(chance.between(1, 12))
-    change = chance.one_of([raised_by_one, written])
-    return batches.map(partial(change, folder), name="changed").random_map(noisy)
-
-
-def _strings(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    return numbers.map(partial(named, folder), name="named").batch(chance.between(1, 12))
-
-
-def _substituted(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    # Traps are above the substitutes: an error while a substitute is computed makes the step take another one.
-    rows = numbers.map(refuses_some, on_error=ps.Substitute(attempts=64))
-    return rows.map(partial(same, folder), name="same").batch(chance.between(1, 12))
-
-
-def _filtered(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    rows = numbers.map(partial(row, folder, 16), name="row")
-    return rows.filter(is_kept).batch(chance.between(1, 12))
-
-
 def _above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
     rows = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row").filter(is_kept)
     if chance.is_one_in(3):
@@ -250,16 +192,6 @@ def _rows_above_folds(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> 
     made = numbers.map(partial(row, folder, chance.one_of([16, 8_192])), name="row")
     rows = made.window_shuffle(chance.between(2, 40)).map(partial(written_row, folder), name="written")
     return rows.batch(chance.between(1, 12), remainder=chance.one_of(["keep", "drop"]))
-
-
-def _windowed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    rows = numbers.map(partial(named, folder), name="named").filter(is_kept)
-    return rows.window_shuffle(chance.between(2, 40)).batch(chance.between(1, 12))
-
-
-def _packed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[Any]:
-    documents = numbers.map(partial(document, folder), name="document").filter(is_long)
-    return documents.pack(16, how=chance.one_of(["best_fit", "split"])).batch(chance.between(1, 6))
 
 
 class Pieces:
@@ -297,18 +229,48 @@ def _mixed(folder: str, chance: Chance, numbers: ps.Dataset[int]) -> ps.Dataset[
     return mixture.map(partial(row, folder, 32), name="row").batch(chance.between(1, 12))
 
 
-_MAKERS: Final = {
-    "stacked": _stacked,
-    "large": _large,
-    "merged": _merged,
-    "above": _above,
-    "strings": _strings,
-    "substituted": _substituted,
-    "filtered": _filtered,
+_MAKERS: Final[dict[str, Callable[[str, Chance, ps.Dataset[int]], ps.Dataset[Any]]]] = {
+    "stacked": lambda folder, chance, numbers: numbers.map(
+        partial(row, folder, chance.one_of([8, 64, 4_096])), name="row"
+    ).batch(chance.between(1, 12)),
+    "large": lambda folder, chance, numbers: numbers.map(partial(row, folder, 300_000), name="row").batch(
+        chance.between(4, 12)
+    ),
+    "merged": lambda folder, chance, numbers: numbers.map(partial(same, folder), name="same").batch(
+        chance.between(1, 12), merge=partial(merged, folder)
+    ),
+    "above": lambda folder, chance, numbers: (
+        numbers.map(partial(row, folder, 16), name="row")
+        .batch(chance.between(1, 12))
+        .map(partial(chance.one_of([raised_by_one, written]), folder), name="changed")
+        .random_map(noisy)
+    ),
+    "strings": lambda folder, chance, numbers: numbers.map(partial(named, folder), name="named").batch(
+        chance.between(1, 12)
+    ),
+    # Traps are above the substitutes: an error while a substitute is computed makes the step take another one.
+    "substituted": lambda folder, chance, numbers: (
+        numbers.map(refuses_some, on_error=ps.Substitute(attempts=64))
+        .map(partial(same, folder), name="same")
+        .batch(chance.between(1, 12))
+    ),
+    "filtered": lambda folder, chance, numbers: (
+        numbers.map(partial(row, folder, 16), name="row").filter(is_kept).batch(chance.between(1, 12))
+    ),
     "above folds": _above_folds,
     "rows above folds": _rows_above_folds,
-    "windowed": _windowed,
-    "packed": _packed,
+    "windowed": lambda folder, chance, numbers: (
+        numbers.map(partial(named, folder), name="named")
+        .filter(is_kept)
+        .window_shuffle(chance.between(2, 40))
+        .batch(chance.between(1, 12))
+    ),
+    "packed": lambda folder, chance, numbers: (
+        numbers.map(partial(document, folder), name="document")
+        .filter(is_long)
+        .pack(16, how=chance.one_of(["best_fit", "split"]))
+        .batch(chance.between(1, 6))
+    ),
     "combined": _combined,
     "mixed": _mixed,
 }

@@ -41,16 +41,15 @@ def test_settings_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (environment["OMP_NUM_THREADS"], environment["OPENCV_FOR_THREADS_NUM"]) == ("7", "1")
 
 
-@pytest.mark.parametrize(("given", "found"), [(None, "1"), ("0", "0")])
-def test_a_script_that_looks_for_cuda_starts_no_threads(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, found: str
-) -> None:
+def test_a_script_that_looks_for_cuda_starts_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where scripts are imported before a fork, torch looks for a device without CUDA; a setting of the user stays."""
-    if given is not None:
-        monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", given)
-    with started(functions.report) as child:
-        assert received(child)["environment"]["PYTORCH_NVML_BASED_CUDA_CHECK"] == found
-    assert os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == given
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    for given, found in (None, "1"), ("0", "0"):
+        if given is not None:
+            monkeypatch.setenv(name, given)
+        with started(functions.report) as child:
+            assert received(child)["environment"][name] == found
+        assert os.environ.get(name) == given
 
 
 def test_loaded_libraries_get_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

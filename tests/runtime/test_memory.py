@@ -332,13 +332,12 @@ def test_arrays_of_functions_share_no_memory_with_arrays_that_are_alive(workers:
     assert recycled_bytes() == 0
 
 
-@pytest.mark.parametrize("prefetch", [1, 6])
-def test_large_elements_without_a_batch_are_in_bounded_memory(prefetch: int) -> None:
+def test_large_elements_without_a_batch_are_in_bounded_memory() -> None:
     """Processes write elements into memory that is used again: that of one job more than the window has."""
-    window = max(prefetch, 2 * 2)  # at least two rows for each of two workers
+    window = 6  # more than two rows for each of two workers
     most = 0
     dataset = ps.range(30, seed=2).shuffle().map(row)
-    with ps.Loader(dataset, num_workers=2, workers="processes", prefetch=prefetch) as loader:
+    with ps.Loader(dataset, num_workers=2, workers="processes", prefetch=window) as loader:
         for number, element in enumerate(loader):
             assert element.base is not None
             assert digest(element) == digest(dataset[number])

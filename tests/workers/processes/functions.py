@@ -197,19 +197,11 @@ def same(number: int) -> int:
     return number
 
 
-def stacked(numbers: ps.Dataset) -> ps.Dataset:
-    """Return numbers in one batch."""
-    return numbers.batch(80)
-
-
-def as_lists(numbers: ps.Dataset) -> ps.Dataset:
-    """Return numbers in one batch that is no array."""
-    return numbers.batch(80, merge=list)
-
-
-def in_order(numbers: ps.Dataset) -> ps.Dataset:
-    """Return numbers in one batch, of a dataset that is read in order."""
-    return numbers.filter(is_any).batch(80)
+FINISHES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {  # numbers in one batch
+    "stacked": lambda numbers: numbers.batch(80),
+    "merged": lambda numbers: numbers.batch(80, merge=list),
+    "in order": lambda numbers: numbers.filter(is_any).batch(80),
+}
 
 
 def second(pair: tuple[int, int]) -> int:

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,12 +56,10 @@ def test_an_exception_where_a_death_is_logged_is_raised(tmp_path: Path) -> None:
         logger.removeFilter(refuse)
 
 
-@pytest.mark.parametrize(
-    "finish", [functions.stacked, functions.as_lists, functions.in_order], ids=["stacked", "merged", "in order"]
-)
-def test_crashes_at_changing_rows_lose_no_batch(tmp_path: Path, finish: Callable[[ps.Dataset], ps.Dataset]) -> None:
+@pytest.mark.parametrize("finish", functions.FINISHES)
+def test_crashes_at_changing_rows_lose_no_batch(tmp_path: Path, finish: str) -> None:
     """A batch whose processes are killed repeatedly, as from outside, is complete in the end."""
-    dataset = finish(ps.range(80).map(dying.EachOnce(str(tmp_path))))
+    dataset = functions.FINISHES[finish](ps.range(80).map(dying.EachOnce(str(tmp_path))))
     with processes(dataset) as loader:
         assert [number for batch in loader for number in list(batch)] == [*range(80)]
         assert len(loader.deaths()) == dying.EachOnce.COUNT
