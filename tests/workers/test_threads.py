@@ -1,6 +1,5 @@
 """Each worker is prepared once, by a function of the user, and its errors are raised."""
 
-import logging
 import re
 import threading
 from dataclasses import dataclass
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock._ring import Claim, SlotRing
+from penstock._ring import SlotRing
 from penstock._runtime._scheduler import WorkerThreads
-from tests.constants import SetConstant
 from tests.places import place_of
 
 
@@ -82,27 +80,6 @@ def test_an_error_of_preparing_is_raised(dataset: ps.Dataset, kind: type[BaseExc
         assert loader.state_dict()["step"] == 0
 
 
-def test_every_task_runs_once() -> None:
-    """Every block of every armed slot is run exactly once, by any worker; closing twice is closing once."""
-    ring, lock = SlotRing(16, capacity=8), threading.Lock()
-    ran: list[tuple[int, int]] = []
-
-    def run(claim: Claim) -> None:
-        with lock:
-            ran.append((claim.slot, claim.block))
-
-    threads = WorkerThreads(ring, 4, lambda _: run)
-    for slot in range(8):
-        ring.arm(slot, slot, 16)
-    for slot in range(8):
-        assert ring.wait_ready(slot)
-        ring.retire(slot)
-    threads.close()
-    threads.close()
-    assert sorted(ran) == [(slot, block) for slot in range(8) for block in range(16)]
-    assert not any(thread.name.startswith("penstock-") for thread in threading.enumerate())
-
-
 def test_closing_from_two_threads_gives_memory_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory that this process keeps for arrays is less by what the threads added, whenever the other closes."""
     changes: list[int] = []
@@ -117,23 +94,3 @@ def test_closing_from_two_threads_gives_memory_up_once(monkeypatch: pytest.Monke
     threads.close()
     assert changes[0] > 0
     assert sum(changes) == 0
-
-
-def test_a_stuck_function_does_not_keep_close(caplog: pytest.LogCaptureFixture, set_constant: SetConstant) -> None:
-    """After its patience `close` returns, and the log names the worker that is still inside a user's function."""
-    set_constant("FUNCTION_SECONDS", 0.0)
-    inside, leave = threading.Event(), threading.Event()
-    ring = SlotRing(1)
-
-    def run(_: Claim) -> None:
-        inside.set()
-        assert leave.wait(20)
-
-    threads = WorkerThreads(ring, 1, lambda _: run)
-    ring.arm(0, 0, 1)
-    assert inside.wait(20)
-    with caplog.at_level(logging.WARNING, "penstock"):
-        threads.close()
-    assert "still inside a function of the dataset" in caplog.text
-    assert "penstock-0" in caplog.text
-    leave.set()

@@ -4,7 +4,6 @@ import importlib
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from tests.equivalence.definition import digest
-from tests.places import PLACES, place_of
+from tests.places import PLACES
 from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 
@@ -174,19 +173,3 @@ def test_a_program_that_is_no_file() -> None:
     run = subprocess.run([sys.executable, "-"], input=PIPED, capture_output=True, text=True, check=False)
     rows = "[([0.0, 2.0, 4.0, 6.0], [0, 0, 0, 0]), ([8.0, 10.0, 12.0, 14.0], [0, 0, 0, 0])]\n"
     assert (run.stdout, run.stderr) == (rows, "")
-
-
-@pytest.mark.parametrize(
-    ("after", "place"), [*(place_of("processes", after) for after in (0, 1, 3)), place_of("isolated", 0)]
-)
-def test_stopped_at_any_time(after: int, place: dict[str, Any]) -> None:
-    """A loader may be closed before its processes have started, while they work, or when it is dropped."""
-    loader = ps.Loader(ps.range(1_000).map(functions.slow).batch(4), **place)
-    batches = iter(loader)
-    for _ in range(after):
-        next(batches)
-    if after == 3:
-        del batches, loader
-    else:
-        loader.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
