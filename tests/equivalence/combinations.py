@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import penstock as ps
 from penstock.errors import GraphError, UsageError
-from tests.equivalence.definition import delivered, digest, digests, epoch_of, outcomes, positions_of, raised, rank_of
-from tests.equivalence.verbs import Combined, RefusedError, combined, put
+from tests.equivalence.definition import delivered, digest, outcomes, positions_of, raised, rank_of
+from tests.equivalence.verbs import RefusedError, as_it_is, put
 
 INLINE: dict[str, Any] = {}
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
@@ -31,41 +31,46 @@ def check_combinations(combinations: Iterable[Sequence[str]], bottom: ps.Dataset
         *places: arguments of a loader. A state of one is loaded into the next one.
     """
     compared = refused = 0
-    below: dict[tuple[str, ...], ps.Dataset | None] = {}  # what several of them have in common is described once
+    below: dict[tuple[str, ...], ps.Dataset | None] = {(): bottom}  # what several have in common is described once
     for names in combinations:
-        prefix = tuple(names[:-1])
         try:
-            if prefix not in below:
-                below[prefix] = None
-                below[prefix] = combined(prefix, bottom).dataset if prefix else bottom
-            dataset = below[prefix]
-            made = None if dataset is None else put(names[-1], dataset)
-        except RefusedError:
-            made = None
-        if made is None:
-            refused += 1
-            continue
-        try:
-            check(names, made, *places)
+            dataset = _below(tuple(names[:-1]), below)
+            is_refused = dataset is None or not check(names, dataset, *places)
         except Exception as error:
             error.add_note(f"in the combination {' | '.join(names)}")
             raise
-        compared += 1
+        compared, refused = compared + (not is_refused), refused + is_refused
     return Counts(compared, refused)
 
 
-def check(names: Sequence[str], made: Combined, *places: dict[str, Any]) -> None:
-    """Compare a combination with the definition: as it is, or with the origin and a seed of each element."""
-    dataset, epochs = made
+def _below(names: tuple[str, ...], known: dict[tuple[str, ...], ps.Dataset | None]) -> ps.Dataset | None:
+    """Return the dataset of some forms; None if the library refuses it."""
+    if names not in known:
+        dataset = _below(names[:-1], known)
+        try:
+            known[names] = None if dataset is None else put(names[-1], dataset).dataset
+        except RefusedError:
+            known[names] = None
+    return known[names]
+
+
+def check(names: Sequence[str], below: ps.Dataset, *places: dict[str, Any]) -> bool:
+    """Compare the last form with the definition, as it is or with origins; return False if it is refused."""
     number = zlib.crc32("|".join(names).encode())  # another one for each, the same in every run
-    if number % 2:
-        check_resume(dataset, epochs, places, number % 7)
-    dataset = dataset.map_with_origin(_observed, name="observed")
-    if not number % 2:
-        observed = (digests(epoch_of(dataset, 0)), digests(epoch_of(dataset, 1)))
-        check_resume(dataset, observed, places, number % 7)
+    seen = as_it_is if number % 2 else observed
+    try:
+        dataset, epochs = put(names[-1], below, seen=seen)
+    except RefusedError:
+        return False
+    check_resume(seen(dataset), epochs, places, number % 7)
     if number % 3 == 0:
-        check_rank(dataset, number // 6 % 2)
+        check_rank(observed(dataset), number // 6 % 2)
+    return True
+
+
+def observed(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset's elements, each with its origin and a seed."""
+    return dataset.map_with_origin(_observed, name="observed")
 
 
 def _observed(element: Any, origin: ps.Origin) -> Any:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import penstock as ps
+from tests.equivalence.asynchronous import KEYS_PER_READ, made_async
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest, element_of, never_ends, positions_of
 from tests.equivalence.functions import with_origin
@@ -48,7 +49,7 @@ class AlgebraMachine(LoaderMachine):
 
     @initialize(data=st.data(), size=SIZES, remainder=REMAINDERS, workers=WORKERS, decisions=DECISIONS)
     def start(self, data: st.DataObject, size: int, remainder: Any, workers: int, decisions: int | None) -> None:
-        """Draw a dataset, and open a loader of it."""
+        """Draw a dataset, perhaps with async sources, and open a loader of it."""
         self.scope.enter_context(random_decisions(decisions))
         self.mixture: Mixture | None = None
         self.mixtures: dict[int, Mixture] = {}
@@ -58,6 +59,8 @@ class AlgebraMachine(LoaderMachine):
         else:
             rows = data.draw(enough(any_indexable().map(lambda dataset: dataset.map(uniform, name="row")), LEAST))
             self.use(rows.map(uniform, name="whole").map_with_origin(with_origin))
+            if data.draw(st.booleans()):
+                self.dataset = made_async(self.definition, data.draw(KEYS_PER_READ))
         self.begin(size, remainder, workers)
 
     def use_mixture(self, mixture: Mixture) -> None:

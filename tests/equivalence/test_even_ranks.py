@@ -17,12 +17,9 @@ from tests.equivalence.graphs import indexable
 
 def kept(dataset: ps.Dataset, rank: int, ranks: int) -> list[Any]:
     """Return the elements that a filter keeps of every `ranks`-th element: the share of one of several ranks."""
-    return [element for element in itertools.islice(epoch_of(dataset, 0), rank, None, ranks) if keeps(element)]
-
-
-def keeps(element: Any) -> bool:
-    """Return a pseudo-random but pure verdict."""
-    return keeps_two_of_three(element)
+    return [
+        element for element in itertools.islice(epoch_of(dataset, 0), rank, None, ranks) if keeps_two_of_three(element)
+    ]
 
 
 def sums(elements: list[Any]) -> list[int]:
@@ -36,7 +33,9 @@ def test_a_limit_ends_all_ranks_or_one_raises(
 ) -> None:
     """A rank has the steps of the limit, or raises an error after its own."""
     assume(not raised(outcomes(epoch_of(dataset, 0))))
-    batches = dataset.filter(keeps).batch(ranks * each, remainder="drop", merge=sums).map(tuple).limit(limit)
+    batches = (
+        dataset.filter(keeps_two_of_three).batch(ranks * each, remainder="drop", merge=sums).map(tuple).limit(limit)
+    )
     loaders = ranks_of(batches, ranks, num_workers=workers)
     for rank, loader in enumerate(loaders):
         rows = kept(dataset, rank, ranks)
@@ -52,34 +51,23 @@ def test_a_limit_ends_all_ranks_or_one_raises(
     close_all(loaders)
 
 
-SHORT = ps.range(20, seed=1).filter(lambda number: number % 2 == 0).batch(4).limit(5)
-"""Rank 0 of 2 has five steps, and rank 1 none."""
-
-
 def test_a_rank_without_data_fails_again_after_a_resume() -> None:
     """The error is raised again after a resume: the epoch of a rank with too few rows is not over."""
     uneven = ps.range(14).filter(lambda number: number % 2 == 0 or number < 4).batch(4).limit(3)
-    with ps.Loader(uneven, shard=ps.Shard(1, 2)) as loader:
+    with ps.Loader(uneven, shard=ps.Shard(1, 2)) as loader, ps.Loader(uneven, shard=ps.Shard(1, 2)) as resumed:
         batches = iter(loader)
         assert next(batches).tolist() == [1, 3]
-        state = loader.state_dict()
-        with pytest.raises(GraphError, match="ran out of data after 1"):
-            next(batches)
-    with ps.Loader(uneven, shard=ps.Shard(1, 2)) as resumed:
-        resumed.load_state_dict(state)
-        with pytest.raises(GraphError, match="ran out of data after 1"):
-            next(iter(resumed))
+        resumed.load_state_dict(loader.state_dict())
+        for rest in (batches, iter(resumed)):
+            with pytest.raises(GraphError, match="ran out of data after 1"):
+                next(rest)
 
 
-def test_uneven_ranks_may_have_less_than_the_limit() -> None:
-    """With uneven=True each rank gets its rows, and no error."""
-    steps = [len(list(ps.Loader(SHORT, shard=ps.Shard(rank, 2, uneven=True)))) for rank in range(2)]
-    assert steps == [5, 0]
-    assert len(list(ps.Loader(SHORT.limit(9)))) == 3
-
-
-def test_the_least_limit_must_be_filled() -> None:
-    """A larger limit above it requests no more elements than there are."""
+def test_which_limits_must_be_filled() -> None:
+    """Of two limits the lower one; with uneven=True, and on one rank, none."""
+    short = ps.range(20, seed=1).filter(lambda number: number % 2 == 0).batch(4).limit(5)  # all rows are rank 0's
+    assert [len(list(ps.Loader(short, shard=ps.Shard(rank, 2, uneven=True)))) for rank in range(2)] == [5, 0]
+    assert len(list(ps.Loader(short.limit(9)))) == 3
     dataset = ps.range(40).filter(bool).batch(4).limit(3).map(double).limit(7)
     assert [len(list(ps.Loader(dataset, shard=ps.Shard(rank, 2)))) for rank in range(2)] == [3, 3]
 
@@ -92,7 +80,7 @@ def test_without_an_end_no_rank_ends(dataset: ps.Dataset, ranks: int, each: int)
     except ValueError:
         reject()  # an element that no substitute could be found for
     assume(has_data)
-    loaders = ranks_of(dataset.epoch(0).filter(keeps).repeat().batch(ranks * each, merge=sums), ranks)
+    loaders = ranks_of(dataset.epoch(0).filter(keeps_two_of_three).repeat().batch(ranks * each, merge=sums), ranks)
     for loader in loaders:
         assert [len(batch) for batch in itertools.islice(loader, 30)] == [each] * 30
     close_all(loaders)

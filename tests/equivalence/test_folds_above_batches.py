@@ -10,11 +10,10 @@ from penstock.errors import GraphError
 from tests.dataset.functions import keep, same
 from tests.equivalence.definition import digests, epoch_of, rank_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin
+from tests.places import in_places
 
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
-CHILDREN = pytest.mark.parametrize(
-    "place", [{"num_workers": 1, "workers": "processes"}, {"isolated": True}], ids=["processes", "isolated"]
-)
+JOINED = {"one part", "parts"}
 
 
 def twice(element: Any) -> list[Any]:
@@ -34,7 +33,6 @@ FOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "one part": lambda dataset: ps.mix({"only": dataset.filter(keep)}),
     "parts": lambda dataset: ps.concatenate([dataset, dataset.filter(keep)]),
 }
-FOLD = pytest.mark.parametrize("fold", FOLDS.values(), ids=[*FOLDS])
 
 
 def check(dataset: ps.Dataset, *places: dict[str, Any]) -> None:
@@ -61,41 +59,30 @@ def rows(fold: Callable[[ps.Dataset], ps.Dataset], remainder: Any) -> ps.Dataset
     return fold(batches.unbatch().map_with_origin(with_origin))
 
 
-@FOLD
-def test_folds_take_whole_batches(fold: Callable[[ps.Dataset], ps.Dataset]) -> None:
-    """No batch is lost or shortened, and each has the origin of the definition."""
-    check(batches(fold), {}, THREADS)
+@pytest.mark.parametrize("name", FOLDS)
+def test_folds_take_whole_batches_and_their_rows(name: str) -> None:
+    """None is lost or shortened, each has the origin of the definition, and no row of padding is searched.
 
-
-@pytest.mark.parametrize("remainder", ["keep", "drop", "pad"])
-@FOLD
-def test_rows_of_batches_keep_their_origins(fold: Callable[[ps.Dataset], ps.Dataset], remainder: Any) -> None:
-    """A row of a batch has its own key, and no row of padding is searched in the source."""
-    check(rows(fold, remainder), {}, THREADS)
-
-
-@CHILDREN
-def test_batches_and_rows_are_whole_in_other_processes(place: dict[str, Any]) -> None:
-    """Batches that processes compute equal the definition."""
-    check(batches(FOLDS["map, window_shuffle"]), place)
-    check(rows(FOLDS["window_shuffle"], "pad"), place)
-
-
-@pytest.mark.parametrize("name", sorted(FOLDS.keys() - {"one part", "parts"}))
-def test_ranks_make_their_parts_of_batches_below(name: str) -> None:
-    """Each rank passes its part of a batch's rows to the steps above, as in the definition of ranks."""
+    Each rank passes its part of a batch to the steps above; batches below a join are elements, which it can't divide.
+    """
+    check(batches(FOLDS[name]), {}, THREADS)
+    check(rows(FOLDS[name], "pad"), {}, THREADS)
     dataset = FOLDS[name](ps.range(22, seed=1).batch(4)).map_with_origin(with_origin)
-    for rank in range(2):
-        with ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) as loader:
+    shards = [ps.Shard(rank, 2, uneven=True) for rank in range(2)]
+    if name in JOINED:
+        with pytest.raises(GraphError, match="shard= cuts global batches, and there is none"):
+            ps.Loader(dataset, shard=shards[0])
+        return
+    for rank, shard in enumerate(shards):
+        with ps.Loader(dataset, shard=shard) as loader:
             assert digests(loader) == digests(rank_of(dataset, 0, rank, 2))
 
 
-@pytest.mark.parametrize("name", ["one part", "parts"])
-def test_joined_batches_are_not_shared(name: str) -> None:
-    """Batches below a join are elements like others, which ranks can't divide."""
-    dataset = FOLDS[name](ps.range(22, seed=1).batch(4))
-    with pytest.raises(GraphError, match="shard= cuts global batches, and there is none"):
-        ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
+@in_places("processes", "isolated")
+def test_batches_and_rows_are_whole_in_other_processes(place: dict[str, Any]) -> None:
+    """Batches that processes compute equal the definition."""
+    check(batches(FOLDS["map, window_shuffle"]), place)
+    check(rows(FOLDS["window_shuffle"], "keep"), place)
 
 
 def test_the_origin_of_a_row_is_known_in_windows_of_batches() -> None:
@@ -104,13 +91,6 @@ def test_the_origin_of_a_row_is_known_in_windows_of_batches() -> None:
     with ps.Loader(dataset) as loader:
         for step, batch in enumerate(loader):
             assert [loader.origin(step, row).key for row in range(len(batch))] == batch.tolist()
-
-
-def test_a_step_that_replaces_batches_is_not_cut_by_ranks() -> None:
-    """A substitute is a whole batch, so it can't replace a rank's part of one."""
-    dataset = ps.range(20).batch(4).map(same, on_error=ps.Substitute()).window_shuffle(2)
-    with pytest.raises(GraphError, match=r"on_error=Substitute\(…\) of step 'same' is above batch\(\)"):
-        ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=True))
 
 
 def test_workers_compute_functions_of_batches_that_may_fail() -> None:

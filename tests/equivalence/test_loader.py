@@ -1,4 +1,8 @@
-"""The loader equals the definition, byte for byte, for the whole algebra, in every place and after every resume."""
+"""The loader equals the definition, byte for byte, for the whole algebra, in every place and after every resume.
+
+A third of the datasets have async sources, which return the same records out of order, however far the loader reads
+ahead.
+"""
 
 from typing import Any
 
@@ -6,10 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from tests.equivalence.asynchronous import KEYS_PER_READ, LIMITS, made_async
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import delivered, digest, digests, epoch_of, outcomes, raised
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.joins import in_order, joined
+from tests.equivalence.mixtures import grouped, ordered_mixtures, tables
 
 
 @st.composite
@@ -20,17 +26,27 @@ def elements_or_batches(draw: st.DrawFn, base: st.SearchStrategy[ps.Dataset]) ->
 
 
 JOINED = elements_or_batches(joined())
-INDEXABLE = st.one_of(batched(), indexable(), JOINED, JOINED)
-DATASETS = st.one_of(batched(), indexable(), ordered(), JOINED, *[elements_or_batches(in_order())] * 2)
+INDEXABLE = st.one_of(batched(), indexable(), JOINED, JOINED, tables())
+MIXTURES = ordered_mixtures().map(lambda mixture: mixture.dataset)
+DATASETS = st.one_of(INDEXABLE, ordered(), *[elements_or_batches(in_order())] * 2, grouped(), MIXTURES)
+SOURCES = st.none() | st.none() | KEYS_PER_READ
 WORKERS = st.sampled_from([0, 1, 2, 3])
-MANY = settings(max_examples=2 * settings().max_examples)
+MANY = settings(max_examples=3 * settings().max_examples // 2)
+
+
+def with_source(dataset: ps.Dataset, keys: int | None) -> ps.Dataset:
+    """Return the dataset, over async sources if they have a number of keys for each read."""
+    return dataset if keys is None else made_async(dataset, keys)
 
 
 @MANY
-@given(DATASETS, WORKERS, DECISIONS)
-def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decisions: int | None) -> None:
+@given(DATASETS, SOURCES, WORKERS, LIMITS, DECISIONS)
+def test_epochs_equal_the_definition(
+    dataset: ps.Dataset, keys: int | None, workers: int, limits: ps.Limits, decisions: int | None
+) -> None:
     """Every epoch of a loader has the bytes of the definition, in order."""
-    with random_decisions(decisions), ps.Loader(dataset, num_workers=workers) as loader:
+    loaded = with_source(dataset, keys)
+    with random_decisions(decisions), ps.Loader(loaded, num_workers=workers, limits=limits) as loader:
         for epoch in range(3):
             expected = outcomes(epoch_of(dataset, epoch))
             assert outcomes(loader) == expected
@@ -39,34 +55,45 @@ def test_epochs_equal_the_definition(dataset: ps.Dataset, workers: int, decision
 
 
 @MANY
-@given(INDEXABLE)
-def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset) -> None:
+@given(INDEXABLE, SOURCES)
+def test_indexing_and_iteration_equal_the_definition(dataset: ps.Dataset, keys: int | None) -> None:
     """A dataset's own indexing and iteration are epoch 0 of the definition."""
-    expected = outcomes(epoch_of(dataset, 0))
-    assert outcomes(dataset) == expected
-    assert outcomes(dataset[position] for position in range(len(dataset))) == expected
+    expected, loaded = outcomes(epoch_of(dataset, 0)), with_source(dataset, keys)
+    assert outcomes(loaded) == expected
+    assert outcomes(loaded[position] for position in range(len(loaded))) == expected
 
 
 @MANY
-@given(DATASETS, st.tuples(WORKERS, WORKERS), st.tuples(DECISIONS, DECISIONS), st.data())
+@given(DATASETS, *[st.tuples(SOURCES, WORKERS, LIMITS, DECISIONS)] * 2, st.data())
 def test_resumes_exactly(
-    dataset: ps.Dataset, workers: tuple[int, int], decisions: tuple[int | None, int | None], data: st.DataObject
+    dataset: ps.Dataset,
+    first: tuple[int | None, int, ps.Limits, int | None],
+    second: tuple[int | None, int, ps.Limits, int | None],
+    data: st.DataObject,
 ) -> None:
-    """A state after any batch resumes with the rest of that epoch and the next, for any number of workers."""
+    """A state after any batch resumes with the rest of that epoch and the next, for any workers and kind of source."""
     whole: list[Any] = [outcomes(epoch_of(dataset, epoch)) for epoch in range(3)]
     assume(not any(map(raised, whole)))
     flat = [batch for epoch in whole for batch in epoch]
     stop = data.draw(st.integers(0, len(whole[0]) + len(whole[1])))
-    with random_decisions(decisions[0]), ps.Loader(dataset, num_workers=workers[0]) as loader:
-        found: list[Any] = []
+    found: list[Any] = []
+    keys, workers, limits, decisions = first
+    with (
+        random_decisions(decisions),
+        ps.Loader(with_source(dataset, keys), num_workers=workers, limits=limits) as loader,
+    ):
         while len(found) < stop:
             for batch in delivered(loader):
                 found.append(digest(batch))
                 if len(found) == stop:
                     break
         state = loader.state_dict()
-    with random_decisions(decisions[1]), ps.Loader(dataset, num_workers=workers[1]) as loader:
-        loader.load_state_dict(state)
+    keys, workers, limits, decisions = second
+    with (
+        random_decisions(decisions),
+        ps.Loader(with_source(dataset, keys), num_workers=workers, limits=limits) as loader,
+    ):
+        loader.load_state_dict(state, allow={"source"})
         while len(found) < len(flat):
             found += digests(loader)
     assert found == flat

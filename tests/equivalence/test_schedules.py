@@ -1,8 +1,9 @@
 """Mixtures that are read in order follow their schedules as those with positions do, and resume anywhere in them."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice, pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -108,22 +109,22 @@ def test_the_parts_of_the_last_change_are_read_to_their_ends(mixture: Scheduled,
             assert own == (expected if weight else expected[: len(own)])
 
 
-def measured_part(sign: int) -> ps.Dataset[list[int]]:
-    """Return elements that are lists of one number, of this sign."""
-    return ps.range(8).map(lambda number: [sign * (number % 5 + 1)])
-
-
 def test_an_element_is_measured_before_the_consumer_writes_to_it() -> None:
     """A loop, or a function above, that writes to its elements leaves the order as it is."""
-    parts = {"plus": measured_part(1), "minus": measured_part(-1)}
-    mixed = ps.mix(parts, measure=lambda element: abs(element[0]))
+    parts = {sign: ps.range(8).map(lambda number: [number % 5 + 1]).map(partial(signed, sign)) for sign in "+-"}
+    mixed = ps.mix(parts, measure=lambda element: element[0])
     with ps.Loader(mixed) as loader:
-        expected = [element[0] for element in loader]
-    found: list[int] = []
+        expected = [tuple(element) for element in loader]
+    found: list[Any] = []
     for element in mixed:
-        found.append(element[0])
+        found.append(tuple(element))
         element[0] = 0
     assert found == expected
+
+
+def signed(sign: str, element: list[Any]) -> list[Any]:
+    """Return the element with its part's sign."""
+    return [*element, sign]
 
 
 def test_ranks_change_their_weights_together() -> None:

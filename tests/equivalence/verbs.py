@@ -62,6 +62,11 @@ def first(options: Sequence[T]) -> T:
     return options[0]
 
 
+def as_it_is(dataset: ps.Dataset) -> ps.Dataset:
+    """Return the dataset."""
+    return dataset
+
+
 class Backwards:
     """A sampler of the user's, without `block`: the elements from the last one to the first."""
 
@@ -222,7 +227,7 @@ class RefusedError(Exception):
 
 
 class Combined(NamedTuple):
-    """Forms one above the other, and their two epochs by the definition."""
+    """A form above a dataset, and two epochs of it, as it is seen, by the definition."""
 
     dataset: ps.Dataset
     epochs: tuple[list[Any], list[Any]]
@@ -232,8 +237,14 @@ class UnsuitableError(AssertionError):
     """A form accepts none of the elements that the adaptors make."""
 
 
-def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
+def put(name: str, dataset: ps.Dataset, pick: Pick = first, seen: Adaptor = as_it_is) -> Combined:
     """Return the form of a verb above a dataset, or above a function that makes suitable elements.
+
+    Args:
+        name: the form.
+        dataset: below it.
+        pick: chooses the form's arguments.
+        seen: returns the dataset whose epochs are computed, made of the form's.
 
     Raises:
         RefusedError: the library says, when the dataset is described, that the verb can't be there.
@@ -242,7 +253,7 @@ def put(name: str, dataset: ps.Dataset, pick: Pick = first) -> Combined:
     for adaptor in _ADAPTORS:
         try:
             described = FORMS[name](dataset if adaptor is None else dataset.map(adaptor), pick)
-            return Combined(described, (_digests(described, 0), _digests(described, 1)))
+            return Combined(described, (_digests(seen(described), 0), _digests(seen(described), 1)))
         except InternalError:
             raise
         except Exception as error:
@@ -274,14 +285,3 @@ def _digests(dataset: ps.Dataset, epoch: int) -> list[Any]:
     if len(found) == _MOST:
         raise UnsuitableError(f"an epoch with at least {_MOST:,} elements would be compared in part: {dataset!r}")
     return found
-
-
-def combined(names: Sequence[str], bottom: ps.Dataset, pick: Pick = first) -> Combined:
-    """Return some forms one above the other, the first one lowest.
-
-    Raises:
-        RefusedError: as in `put`.
-    """
-    for name in names[:-1]:
-        bottom = put(name, bottom, pick).dataset
-    return put(names[-1], bottom, pick)
