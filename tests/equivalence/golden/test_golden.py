@@ -70,8 +70,8 @@ def test_a_recorded_state_gives_the_rest(name: str, folder: Path) -> None:
     """After a recorded state is loaded, a loader delivers the recorded rest of the epoch and of the next one."""
     dataset = DATASETS[name](folder)
     for key, shard in shards_of(name).items():
-        for delivered, state in RECORDS["datasets"][name]["ranks"][key]["states"].items():
-            with ps.Loader(dataset, shard=shard) as loader:
+        with ps.Loader(dataset, shard=shard) as loader:
+            for delivered, state in RECORDS["datasets"][name]["ranks"][key]["states"].items():
                 check_rest(loader, name, key, int(delivered), state)
 
 
