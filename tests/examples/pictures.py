@@ -20,7 +20,7 @@ def digits() -> tuple[Any, Any]:
     return bunch.images.astype(np.uint8), bunch.target
 
 
-def write_digits(folder: Path, every: int = 1) -> None:
+def write_digits(folder: Path, every: int) -> None:
     """Write every so many of the digits to `folder/LABEL/NUMBER.png`, in steps of 15."""
     image_module = pytest.importorskip("PIL.Image")
     for number, (levels, label) in enumerate(zip(*digits(), strict=True)):

@@ -15,6 +15,7 @@ from tests.examples.pictures import NEEDS_DIGITS, SCRIPT, digits, write_digits
 from tests.extensions import load
 
 pytestmark = NEEDS_DIGITS
+EVERY = 6  # of the digits: four batches an epoch
 
 
 class Fixed:
@@ -37,75 +38,45 @@ def script() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the digits as PNG files."""
+    """Return the folder of some digits as PNG files."""
     folder = tmp_path_factory.mktemp("digits")
-    write_digits(folder)
+    write_digits(folder, every=EVERY)
     return folder
 
 
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with every sixth of the digits: four batches an epoch."""
-    few = tmp_path_factory.mktemp("few")
-    write_digits(few, every=6)
-    return few
-
-
-def run(folder: Path, directory: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
-    """Run the script with its files in `directory`; return the lines of its log and its output."""
-    log = directory / "log.jsonl"
-    log.unlink(missing_ok=True)
-    files = ["--checkpoint", str(directory / "digits.npz"), "--log", str(log)]
-    command = [sys.executable, str(SCRIPT), str(folder), *files, *options]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()], ended.stdout
-
-
 def test_decoding_returns_the_digits_levels(script: ModuleType, folder: Path) -> None:
-    """A decoded image has its digit's levels in steps of 15/255."""
+    """A decoded image has its digit's levels in steps of 15/255; four fifths are for training, the rest for testing."""
     images, labels = digits()
-    for number in (0, 1, 1796):
+    for number in (0, EVERY, 1794):
         label = int(labels[number])
         data = (folder / str(label) / f"{number:04}.png").read_bytes()
         element = script.decode({"bytes": data, "label": label})
         assert element["image"].dtype == np.float32
         assert element["label"] == label
         assert np.array_equal(element["image"], (images[number] * np.float32(15)) / np.float32(255))
+    sizes = [sum(len(batch["label"]) for batch in part) for part in script.describe(folder)]
+    assert sum(sizes) == len(range(0, 1797, EVERY))
+    assert sizes[0] == pytest.approx(0.8 * sum(sizes), abs=1)
+    assert len(script.describe(folder)[0][0]["label"]) == 64
 
 
-def test_augmentation_without_rotation_or_shift_is_the_identity(script: ModuleType) -> None:
-    """With draws of 0, augmentation returns the image unchanged."""
-    image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
-    assert np.array_equal(script.augment({"image": image, "label": 3}, Fixed(0, 0, 0))["image"], image)
-
-
-def test_a_shift_by_one_pixel_moves_the_image(script: ModuleType) -> None:
-    """An image shifted by one row or one column is its neighbour, and the new pixels are black."""
+def test_augmentation_rotates_and_shifts(script: ModuleType) -> None:
+    """Draws of 0 change nothing; a shift by a pixel gives the neighbours, and black; the extremes stay in range."""
     image = np.arange(64, dtype=np.float32).reshape(8, 8) / 64 + 1
-    rows = script.augment({"image": image, "label": 3}, Fixed(0, 1, 0))["image"]
+
+    def augmented(*draws: float) -> Any:
+        return script.augment({"image": image, "label": 3}, Fixed(*draws))["image"]
+
+    assert np.array_equal(augmented(0, 0, 0), image)
+    rows, columns = augmented(0, 1, 0), augmented(0, 0, -1)
     assert np.array_equal(rows[:-1], image[1:])
     assert not rows[-1].any()
-    columns = script.augment({"image": image, "label": 3}, Fixed(0, 0, -1))["image"]
     assert np.array_equal(columns[:, 1:], image[:, :-1])
     assert not columns[:, 0].any()
-
-
-def test_extreme_augmentation_stays_in_range(script: ModuleType) -> None:
-    """Extreme draws give an image between black and the brightest pixel."""
-    image = np.ones((8, 8), np.float32)
     for corner in np.ndindex(2, 2, 2):
-        turned = script.augment({"image": image, "label": 3}, Fixed(*(2.0 * np.array(corner) - 1)))["image"]
-        assert turned.shape == (8, 8)
-        assert turned.dtype == np.float32
-        assert turned.min() >= 0
-        assert turned.max() <= 1 + 1e-6
-
-
-def test_training_and_held_out_digits_are_disjoint_and_complete(script: ModuleType, folder: Path) -> None:
-    """Four fifths of the digits are for training, the rest for testing."""
-    train, test = script.describe(folder)
-    assert [len(batch["label"]) for batch in test][:2] == [64, 64]
-    assert sum(len(batch["label"]) for batch in test) + sum(len(batch["label"]) for batch in train) == 1797
+        turned = augmented(*(2.0 * np.array(corner) - 1))
+        assert (turned.shape, turned.dtype) == ((8, 8), np.float32)
+        assert 0 <= turned.min() <= turned.max() <= image.max() + 1e-6
 
 
 def test_a_step_follows_the_gradient(script: ModuleType, folder: Path) -> None:
@@ -131,28 +102,41 @@ def test_a_step_follows_the_gradient(script: ModuleType, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_log_is_the_same_for_any_number_of_workers_and_resumes(
-    script: ModuleType, few: Path, tmp_path: Path
+    script: ModuleType,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Six epochs without workers equal four on two workers and, in another process, two more on three."""
-    straight, cut = tmp_path / "straight", tmp_path / "cut"
-    straight.mkdir()
-    cut.mkdir()
-    expected, _ = run(few, straight, "--epochs", "6", "--num-workers", "0")
-    first, _ = run(few, cut, "--epochs", "4", "--num-workers", "2")
-    second, _ = run(few, cut, "--epochs", "6", "--num-workers", "3")
-    digests = [(line["step"], line["sha256"]) for line in expected[:-1]]
-    assert second[0]["resumed_at"] == 16
-    assert digests == [(line["step"], line["sha256"]) for line in (*first[:-1], *second[1:-1])]
-    train, _ = script.describe(few)
-    with ps.Loader(train) as loader:
-        assert [script.digest(loader.batch_at(step)) for step in (0, 17)] == [digests[0][1], digests[17][1]]
+    """Three epochs without workers equal two on two workers and, in another process, one more on three.
 
+    A finished run is not trained again: it prints its result at once.
+    """
 
-@pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(few: Path, tmp_path: Path) -> None:
-    """A second run of the script prints its result at once."""
-    _, printed = run(few, tmp_path, "--epochs", "1")
-    lines, again = run(few, tmp_path, "--epochs", "1")
-    assert [sorted(line) for line in lines] == [["resume_seconds", "resumed_at"], ["accuracy", "model"]]
-    assert again.splitlines()[-1] == printed.splitlines()[-1]
-    assert "of the held-out digits are classified correctly" in again
+    def command(name: str, epochs: int, workers: int) -> list[str]:
+        files = ["--checkpoint", str(tmp_path / f"{name}.npz"), "--log", str(tmp_path / f"{name}.jsonl")]
+        return [str(SCRIPT), str(folder), *files, "--epochs", str(epochs), "--num-workers", str(workers)]
+
+    def logged(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    for name, epochs, workers in (("straight", 3, 0), ("cut", 2, 2)):
+        monkeypatch.setattr(sys, "argv", command(name, epochs, workers))
+        script.main()
+    resuming = [sys.executable, *command("cut", 3, 3)]
+    first = subprocess.run(resuming, capture_output=True, text=True, check=True).stdout
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", command("cut", 3, 0))
+    script.main()
+    assert capsys.readouterr().out.splitlines() == first.splitlines()[-1:]
+    assert "of the held-out digits are classified correctly" in first
+    *lines, resumed, end = logged("cut")
+    assert [sorted(line) for line in (resumed, end)] == [["resume_seconds", "resumed_at"], ["accuracy", "model"]]
+    assert [line["resumed_at"] for line in lines if "resumed_at" in line] == [8]
+    found = [
+        [(line["step"], line["sha256"]) for line in each if "step" in line] for each in (logged("straight"), lines)
+    ]
+    assert found[0] == found[1]
+    assert [step for step, _ in found[0]] == list(range(12))
+    with ps.Loader(script.describe(folder)[0]) as loader:
+        assert [script.digest(loader.batch_at(step)) for step in (0, 9)] == [found[0][0][1], found[0][9][1]]

@@ -28,12 +28,6 @@ def texts(script: ModuleType) -> dict[str, list[tuple[str, Any]]]:
     return found
 
 
-def run(checkpoint: Path, *options: str) -> list[str]:
-    """Run the script on a few modules; return the lines that it printed."""
-    command = [sys.executable, str(SCRIPT), "--checkpoint", str(checkpoint), "--modules", "12", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 def test_docstrings_are_found_at_every_depth(script: ModuleType) -> None:
     """The docstrings of the module, its classes and its functions are found; code without any has none."""
     code = '"""One."""\nclass A:\n    """Two."""\n    def f(self):\n        """Three."""\n'
@@ -69,7 +63,7 @@ def test_contexts_end_at_the_documents_beginning(script: ModuleType) -> None:
 
 
 def test_a_step_follows_the_gradient(script: ModuleType, texts: dict[str, Any]) -> None:
-    """The gradient of each weight is that of the loss, as computed from differences of the loss."""
+    """The gradient of each weight is that of the loss, computed from its differences: the mean over bytes of data."""
     batch = {name: leaf[:2, :40] for name, leaf in script.describe(texts)[0].items()}
     chance = np.random.default_rng(1)  # noqa: TID251 - a test's own seed
     model = {name: array.astype(np.float64) for name, array in script.new_model().items()}
@@ -86,26 +80,34 @@ def test_a_step_follows_the_gradient(script: ModuleType, texts: dict[str, Any]) 
         place = divmod(int(np.abs(slope).argmax()), slope.shape[1])
         measured = (loss_with(name, place, 1e-5) - loss_with(name, place, -1e-5)) / 2e-5
         assert slope[place] == pytest.approx(measured, rel=1e-4)
-
-
-def test_the_mean_loss_of_bytes_is_the_batchs_loss(script: ModuleType, texts: dict[str, Any]) -> None:
-    """The mean over all bytes of data is the loss of training."""
-    batch, model = script.describe(texts)[0], script.new_model()
     losses = script.losses_of(batch, model)
     assert losses[batch["segment_ids"] > 0].mean() == pytest.approx(script.gradients_of(batch, model)[0], rel=1e-5)
     assert not losses[batch["segment_ids"] == 0].any()
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run that stops between two saves, and resumes with other workers in a new process, has the same weights."""
-    straight = run(tmp_path / "straight.npz", "--steps", "24", "--num-workers", "0")
-    first = run(tmp_path / "cut.npz", "--steps", "24", "--stop-after", "22", "--num-workers", "2")
-    second = run(tmp_path / "cut.npz", "--steps", "24", "--num-workers", "1")
+    monkeypatch.setattr(script, "SAVE_EVERY", 3)
+
+    def command(name: str, *options: str) -> list[str]:
+        return [str(SCRIPT), "--checkpoint", str(tmp_path / name), "--modules", "12", "--steps", "8", *options]
+
+    def printed(command: list[str]) -> list[str]:
+        monkeypatch.setattr(sys, "argv", command)
+        script.main()
+        return capsys.readouterr().out.splitlines()
+
+    straight = printed(command("straight.npz", "--num-workers", "0"))
+    first = printed(command("cut.npz", "--stop-after", "5", "--num-workers", "2"))
+    resuming = [sys.executable, *command("cut.npz", "--num-workers", "1")]
+    second = subprocess.run(resuming, capture_output=True, text=True, check=True).stdout.splitlines()
     assert not first[-1].startswith("the weights")
-    assert second[0] == "resuming at step 20"
+    assert second[0] == "resuming at step 3"
     assert straight[-1].startswith("the weights' SHA-256 is ")
     assert second[-3:] == straight[-3:]
     with np.load(tmp_path / "straight.npz") as saved:
         losses = saved["losses"]
-    assert losses[10:].mean() < losses[:10].mean() < 8
+    assert losses[3:].mean() < losses[:3].mean() < 8
