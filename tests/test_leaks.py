@@ -11,94 +11,85 @@ from tests import leaks
 
 CHECKOUT = Path(__file__).parents[1]
 
-PLANTED = {
-    "thread": (
-        """
-        import threading
-        kept = threading.Event()
-        def test_plants():
-            threading.Thread(target=kept.wait, name="forgotten", daemon=True).start()
-        """,
-        "*thread 'forgotten' (daemon), still running*",
-    ),
-    "descriptor": (
-        """
-        import os
-        def test_plants():
-            os.open(__file__, os.O_RDONLY)
-        """,
-        "*file descriptor * -> *test_descriptor.py, still open*",
-    ),
-    "process": (
-        """
-        import subprocess, sys
-        kept = []
-        def test_plants():
-            kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
-        """,
-        "*child process * (*input()*), still running*",
-    ),
-    "zombie": (
-        """
-        import os
-        def test_plants():
-            if os.fork() == 0:
-                os._exit(0)
-        """,
-        "*child process * ended but never waited for*",
-    ),
-    "shared memory": (
-        """
-        from multiprocessing import shared_memory
-        kept = []
-        def test_plants():
-            kept.append(shared_memory.SharedMemory(create=True, size=64))
-        """,
-        "*shared memory /dev/shm/* of 64 bytes, not unlinked*",
-    ),
-    "semaphore": (
-        """
-        import multiprocessing
-        kept = []
-        def test_plants():
-            kept.append(multiprocessing.get_context("spawn").Lock())
-        """,
-        "*shared memory /dev/shm/sem.mp-* of 32 bytes, not unlinked*",
-    ),
-    "slot": (
-        """
-        import sys, types
-        transport = types.SimpleNamespace(leased=0)
-        transport.leased_slots = lambda: transport.leased
-        sys.modules["penstock.transport"] = transport
-        def test_plants():
-            transport.leased += 1
-        """,
-        "*leased slot (number 1 of those held)*",
-    ),
+PLANTED = """
+import multiprocessing, os, subprocess, sys, threading, types
+from multiprocessing import shared_memory
+kept, event, transport = [], threading.Event(), types.SimpleNamespace(leased=0)
+transport.leased_slots = lambda: transport.leased
+def test_plants_thread():
+    threading.Thread(target=event.wait, name="forgotten", daemon=True).start()
+def test_plants_descriptor():
+    os.open(__file__, os.O_RDONLY)
+def test_plants_process():
+    kept.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+def test_plants_zombie():
+    if os.fork() == 0:
+        os._exit(0)
+def test_plants_memory():
+    kept.append(shared_memory.SharedMemory(create=True, size=64))
+def test_plants_semaphore():
+    kept.append(multiprocessing.get_context("spawn").Lock())
+def test_installs_transport():
+    sys.modules["penstock.transport"] = transport
+def test_plants_slot():
+    transport.leased += 1
+"""
+FOUND = {
+    "thread": "*thread 'forgotten' (daemon), still running*",
+    "descriptor": "*file descriptor * -> *test_planted.py, still open*",
+    "process": "*child process * (*input()*), still running*",
+    "zombie": "*child process * ended but never waited for*",
+    "memory": "*shared memory /dev/shm/* of 64 bytes, not unlinked*",
+    "semaphore": "*shared memory /dev/shm/sem.mp-* of 32 bytes, not unlinked*",
+    "slot": "*leased slot (number 1 of those held)*",
 }
+TIDY = """
+import os, subprocess, sys, threading
+def test_is_tidy(tmp_path):
+    thread = threading.Thread(target=print)
+    thread.start()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    with open(tmp_path / "file", "w"):
+        thread.join()
+class Closing:
+    def __init__(self):
+        self.itself = self
+        self.descriptor = os.open(__file__, os.O_RDONLY)
+    def __del__(self):
+        os.close(self.descriptor)
+def test_drops_a_cycle():
+    Closing()
+def test_fails_with_a_leak():
+    os.open(__file__, os.O_RDONLY)
+    assert False
+class Owner:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        sys.is_released = True
+def test_fails():
+    owner = Owner()
+    assert False
+"""
 
 
-@pytest.fixture
-def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A test run of its own, in another process, under the same leak check."""
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="only Linux lists descriptors and shared memory")
+def test_planted_leaks_alone_are_reported(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resource that a test leaves behind is named in an error of that test only.
+
+    A thing that a test ends, or that only garbage holds, is no leak; a failing test shows its own failure alone.
+    Resources in the frames of a failed test, the last of its file, are released before the next file's tests.
+    """
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     names = "nothing_leaks, pytest_runtest_makereport, settled_module, settled_process"
     pytester.makeconftest(f"import tests.leaks\ntests.leaks.PATIENCE_SECONDS = 0.1\nfrom tests.leaks import {names}")
-    return pytester
-
-
-def test_a_planted_leak_is_reported(inner: pytest.Pytester) -> None:
-    """A resource that a test leaves behind is named in an error of that test only."""
-    planted = dict(PLANTED)
-    if not Path("/proc/self/fd").exists():  # only Linux lists them
-        del planted["descriptor"], planted["shared memory"]
-    inner.makepyfile(**{f"test_{kind.replace(' ', '_')}": source for kind, (source, _) in planted.items()})
-    result = inner.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=len(planted), errors=len(planted))
-    for kind in sorted(planted):  # as the files are run
-        _, message = planted[kind]
-        result.stdout.fnmatch_lines(["*ERROR at teardown of test_plants*", "the test left behind:", message])
+    released = "import sys\ndef test_is_released():\n    assert sys.is_released"
+    pytester.makepyfile(test_planted=PLANTED, test_tidy=TIDY, test_tidy_before=released)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=len(FOUND) + 1 + 3, errors=len(FOUND), failed=2)
+    for kind, message in FOUND.items():
+        title = f"*ERROR at teardown of test_plants_{kind}*"
+        result.stdout.fnmatch_lines([title, "the test left behind:", message])
 
 
 SEMAPHORE = """
@@ -134,46 +125,3 @@ def test_a_semaphore_that_another_program_left_is_no_leak() -> None:
     pid = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
     assert leaks.left_behind(before, 0.1) == []
     os.unlink(f"/dev/shm/sem.mp-{pid}")
-
-
-def test_no_leak_is_reported(inner: pytest.Pytester) -> None:
-    """A thing that a test ends, or that only garbage holds, is no leak; a failing test shows its own failure alone.
-
-    Resources in the frames of a failed test, the last of its file, are released before the next file's tests.
-    """
-    inner.makepyfile(
-        test_first="""
-            import os, subprocess, sys, threading
-            def test_is_tidy(tmp_path):
-                thread = threading.Thread(target=print)
-                thread.start()
-                subprocess.run([sys.executable, "-c", ""], check=True)
-                with open(tmp_path / "file", "w"):
-                    thread.join()
-            class Closing:
-                def __init__(self):
-                    self.itself = self
-                    self.descriptor = os.open(__file__, os.O_RDONLY)
-                def __del__(self):
-                    os.close(self.descriptor)
-            def test_drops_a_cycle():
-                Closing()
-            def test_fails_with_a_leak():
-                os.open(__file__, os.O_RDONLY)
-                assert False
-            class Owner:
-                def __init__(self):
-                    self.itself = self
-                def __del__(self):
-                    sys.is_released = True
-            def test_fails():
-                owner = Owner()
-                assert False
-        """,
-        test_second="""
-            import sys
-            def test_is_released():
-                assert sys.is_released
-        """,
-    )
-    inner.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(failed=2, passed=3)
