@@ -50,8 +50,10 @@ def test_files_are_indexed_once_for_all_machines(tmp_path: Path, capsys: Output)
         Tar(path)
 
 
-def test_an_index_that_cannot_be_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The file is indexed again, in the cache, and the warning says why."""
+def test_an_index_that_cannot_be_read_or_written(
+    tmp_path: Path, capsys: Output, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is indexed again, in the cache, and a warning says why; the command's error names the file."""
     path = write(tmp_path / "data")
     assert main(["index", str(path)]) == 0
     [index] = path.parent.glob(".penstock/*")
@@ -59,12 +61,9 @@ def test_an_index_that_cannot_be_read_is_logged(tmp_path: Path, caplog: pytest.L
     index.mkdir()
     assert len(Tar(path)) == 2
     assert re.search(rf"an index isn't used, as it can't be read \(.*{index.name}'\). Check its perm", caplog.text)
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: Output) -> None:
-    """The message names the file; sources that only read it keep their index elsewhere."""
-    path = write(tmp_path / "data")
-    (path.parent / ".penstock").write_text("in the way")
+    index.rmdir()
+    index.parent.rmdir()
+    index.parent.write_text("in the way")
     assert main(["index", str(path)]) == 2
     assert "cannot write the index of" in capsys.readouterr().err
     assert len(Tar(path)) == 2

@@ -69,40 +69,32 @@ def test_states_are_found_in_a_checkpoint(tmp_path: Path, capsys: Output) -> Non
     assert text.count(f"fits        {HERE}:in_order\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_a_file_without_a_state_is_refused(tmp_path: Path, capsys: Output) -> None:
+    """The message says what the file is, with status 2; torch has many exceptions for one that is damaged."""
+    damaged: list[bytes] = []
+    for is_zip in (False, True):
+        torch.save({"name": "caf\xe9"}, tmp_path / "run.pt", _use_new_zipfile_serialization=is_zip)
+        data = (tmp_path / "run.pt").read_bytes()
+        damaged += (data.replace(b"\xc3\xa9", b"\xff\xff"), data[: len(data) // 2])
+    cases: list[tuple[bytes | None, str]] = [
+        (None, "can't be read: No such file"),
         (b'{"step": 3}', "has no state of a loader"),
         (b'{"step": ', "begins as JSON and is none"),
         (b"[" * 100_000, "begins as JSON and is none"),
         (b"", "state.json is neither JSON nor a checkpoint"),
         (b"\x80\x02 no pickle", "state.json is neither JSON nor a checkpoint of tensors and plain values"),
         (b'{"penstock": 99, "fingerprint": {}}', "states of versions 1 and 2; got version 99"),
-        (None, "can't be read: No such file"),
-    ],
-)
-def test_a_file_without_a_state_is_refused(content: bytes | None, message: str, tmp_path: Path, capsys: Output) -> None:
-    """The message says what the file is, with status 2."""
+        *((content, "state.json is neither JSON nor a checkpoint") for content in damaged),
+    ]
     path = tmp_path / "state.json"
-    if content is not None:
-        path.write_bytes(content)
-    assert main(["inspect", str(path)]) == 2
-    text = capsys.readouterr().err
-    assert message in text
-    assert ("begins as JSON" in text) == ("begins as JSON" in message)
-    assert "weights_only" not in text  # torch advises to run the code in the file
-
-
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, capsys: Output) -> None:
-    """The message is the same for all of the many exceptions that torch has for one."""
-    path = tmp_path / "run.pt"
-    for is_zip in (False, True):
-        torch.save({"name": "caf\xe9"}, path, _use_new_zipfile_serialization=is_zip)
-        data = path.read_bytes()
-        for damaged in (data.replace(b"\xc3\xa9", b"\xff\xff"), data[: len(data) // 2]):
-            path.write_bytes(damaged)
-            assert main(["inspect", str(path)]) == 2
-            assert "run.pt is neither JSON nor a checkpoint" in capsys.readouterr().err
+    for content, message in cases:
+        if content is not None:
+            path.write_bytes(content)
+        assert main(["inspect", str(path)]) == 2
+        text = capsys.readouterr().err
+        assert message in text
+        assert ("begins as JSON" in text) == ("begins as JSON" in message)
+        assert "weights_only" not in text  # torch advises to run the code in the file
 
 
 def test_a_checkpoint_that_runs_code_is_not_loaded(tmp_path: Path, capsys: Output) -> None:

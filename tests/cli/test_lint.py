@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,20 @@ LEAVES = {
     "constant": "['kind'] is 7 in all {good} records",
     "structure": "elements differ in structure, so a batch can't hold them: the element has the key 'extra' in ",
 }
+Lint = Callable[..., str]
+
+
+@pytest.fixture
+def lint(capsys: Output) -> Lint:
+    """Return a function that inspects datasets of this module, and returns what is printed, as one line."""
+
+    def run(names: str, *options: str, workers: int = 0, status: int = 1) -> str:
+        listed = [f"{HERE}:{name}" for name in names.split()]
+        assert main(["lint", *listed, "--num-workers", str(workers), *options]) == status
+        printed = capsys.readouterr()
+        return " ".join((printed.err if status == 2 else printed.out).split())
+
+    return run
 
 
 def findings(output: str, dataset: str = "") -> dict[str, dict[str, Any]]:
@@ -167,11 +182,10 @@ def findings(output: str, dataset: str = "") -> dict[str, dict[str, Any]]:
     return {each["check"]: each for each in listed if dataset in each["dataset"]}
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=LINUX)])
-def test_every_defect_is_found(workers: str, capsys: Output) -> None:
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=LINUX)])
+def test_every_defect_is_found(workers: int, lint: Lint) -> None:
     """Records that fail are named though `on_error` would replace them; the others are compared leaf by leaf."""
-    assert main(["lint", f"{HERE}:defects", "--num-workers", workers, "--ranks", "4", "--json"]) == 1
-    found = findings(capsys.readouterr().out)
+    found = findings(lint("defects", "--ranks", "4", "--json", workers=workers))
     assert found.keys() == {"failed", "ranks", *LEAVES}
     assert sorted(found["failed"]["records"]) == [
         "key 11 (file '11.jpg'): ValueError: truncated (in step 'with_defects')",
@@ -185,126 +199,97 @@ def test_every_defect_is_found(workers: str, capsys: Output) -> None:
     assert found["ranks"]["text"].startswith("the last batch has 6 rows, and 4 ranks get 1 or 2 of them")
 
 
-def test_missing_values_of_any_dtype_are_found(capsys: Output) -> None:
+def test_missing_values_of_any_dtype_are_found(lint: Lint) -> None:
     """NaT counts as NaN does, and a structured array has the values of all its fields."""
-    assert main(["lint", f"{HERE}:with_gaps", "--num-workers", "0", "--allow", "constant"]) == 1
-    text = capsys.readouterr().out
+    text = lint("with_gaps", "--allow", "constant")
     assert "['time'] has NaT in 1 record; the first is key 5" in text
     assert "['table'] has NaN in 1 record; the first is key 6" in text
     assert "2 findings" in text
 
 
-def test_missing_values_of_dtypes_that_ml_dtypes_adds(capsys: Output) -> None:
+def test_missing_values_of_dtypes_that_ml_dtypes_adds(lint: Lint) -> None:
     """NumPy counts them as no floats, and some of them are integers."""
     pytest.importorskip("ml_dtypes")
-    assert main(["lint", f"{HERE}:with_halves", "--num-workers", "0", "--allow", "constant"]) == 1
-    text = capsys.readouterr().out
+    text = lint("with_halves", "--allow", "constant")
     assert "['half'] is infinite in 1 record; the first is key 7" in text
     assert "1 finding" in text
 
 
-def test_what_is_read_in_order_goes_on_after_failures(capsys: Output) -> None:
+def test_an_inspection_in_order_goes_on_after_failures(lint: Lint) -> None:
     """An element whose function fails is left out and listed; a record that can't be read ends the inspection."""
-    assert main(["lint", f"{HERE}:in_order", "--num-workers", "0"]) == 1
-    text = capsys.readouterr().out
-    assert "1 record of 65 can't be computed\n              key 11: ValueError: truncated" in text
+    text = lint("in_order")
+    assert "1 record of 65 can't be computed key 11: ValueError: truncated" in text
     assert "['kind'] is 7 in all 64 records" in text
-    assert main(["lint", f"{HERE}:in_order", "--from", "2"]) == 2
+    lint("in_order", "--from", "2", status=2)
 
 
-def test_batches_decide_which_leaves_fit(capsys: Output) -> None:
+def test_batches_decide_which_leaves_fit(lint: Lint) -> None:
     """Leaves of several lengths may be padded, not stacked; functions above the batch get the first and last batch."""
-    assert main(["lint", f"{HERE}:padded", "--num-workers", "0", "--ranks", "3"]) == 1
-    text = capsys.readouterr().out
-    assert "3 ranks can't share it: a global batch must divide by the number of ranks; got batch(8)" in " ".join(
-        text.split()
-    )
+    text = lint("padded", "--ranks", "3")
+    assert "3 ranks can't share it: a global batch must divide by the number of ranks; got batch(8)" in text
     assert "ragged" not in text
-    assert main(["lint", f"{HERE}:stacked", "--num-workers", "0"]) == 1
-    assert "['boxes'] has several shapes" in capsys.readouterr().out
-    assert main(["lint", f"{HERE}:stacked", "--num-workers", "0", "--allow", "ragged"]) == 0
-    text = capsys.readouterr().out
-    assert text.endswith("no findings\n")
+    assert "['boxes'] has several shapes" in lint("stacked")
+    text = lint("stacked", "--allow", "ragged", status=0)
+    assert text.endswith("no findings")
     assert re.search(r"a batch takes [1-9]\d* bytes, and 3 in flight [1-9]\d* bytes, of ", text)
-    assert main(["lint", f"{HERE}:above", "--num-workers", "0"]) == 1
-    assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in capsys.readouterr().out
-    assert main(["lint", f"{HERE}:huge", "--num-workers", "0"]) == 1
-    assert "a batch takes 8796.09 GB, and 3 in flight 26388.28 GB, of " in capsys.readouterr().out
+    assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in lint("above")
+    assert "a batch takes 8796.09 GB, and 3 in flight 26388.28 GB, of " in lint("huge")
 
 
-def test_a_dataset_without_a_batch_is_a_finding(capsys: Output) -> None:
+def test_a_dataset_without_a_batch_is_a_finding(lint: Lint) -> None:
     """It has no elements, also after a filter, or too few for a batch."""
     for name, why in (("nothing", "no elements"), ("refused", "no elements"), ("few", "elements, 5, is below")):
-        assert main(["lint", f"{HERE}:{name}", "--num-workers", "0", "--json"]) == 1
-        found = findings(capsys.readouterr().out)
+        found = findings(lint(name, "--json"))
         assert found.keys() == {"empty"}
         assert why in found["empty"]["text"]
 
 
-def test_a_loader_is_checked_as_it_is(capsys: Output) -> None:
+def test_a_loader_is_checked_as_it_is(lint: Lint) -> None:
     """Its ranks share the batches, and its memory holds the rank's part of a batch; --ranks checks other ones."""
-    assert main(["lint", f"{HERE}:loader", "--num-workers", "0", "--json"]) == 1
-    found = findings(capsys.readouterr().out)
+    found = findings(lint("loader", "--json"))
     assert found.keys() == {"memory"}
     assert "the loader's memory= has room for 1 of them, which is too small for" in found["memory"]["text"]
     with loader() as made, pytest.raises(UsageError, match="memory=1500000 is too small"):
         deque(made, maxlen=1)  # keeps a batch until it has the next one, as a training does
-    assert main(["lint", f"{HERE}:loader", "--num-workers", "0", "--ranks", "4", "--allow", "memory"]) == 1
-    assert "4 ranks can't share it" in capsys.readouterr().out
+    assert "4 ranks can't share it" in lint("loader", "--ranks", "4", "--allow", "memory")
 
 
-def test_records_of_two_splits_are_compared(capsys: Output) -> None:
+def test_records_of_two_splits_are_compared(lint: Lint) -> None:
     """A record counts as the same one if its largest leaf is, whatever its label and its functions."""
-    names = [f"{HERE}:defects", f"{HERE}:validation"]
-    assert main(["lint", *names, "--num-workers", "0", "--json"]) == 1
-    found = findings(capsys.readouterr().out, "defects")["shared"]
+    found = findings(lint("defects validation", "--json"), "defects")["shared"]
     assert found["count"] == 10
     assert min(found["records"]) == "key 60 (file '60.jpg') and key 0 (file '60.jpg')"
-    assert main(["lint", *names, "--from", "1"]) == 2
+    lint("defects validation", "--from", "1", status=2)
 
 
 @LINUX
-def test_a_record_that_crashes_workers_is_named(capsys: Output) -> None:
-    """The other records of its part are inspected."""
-    assert main(["lint", f"{HERE}:crashes", "--num-workers", "1"]) == 1
-    text = capsys.readouterr().out
-    assert "1 record of 256 can't be computed\n              key 50: WorkerError: it ends the process" in text
-
-
-@LINUX
-def test_workers_that_do_not_start_are_no_finding() -> None:
-    """Before a worker process has started, it has computed no record: the error is raised."""
+def test_a_record_that_ends_workers_is_named(lint: Lint) -> None:
+    """The other records of its part are inspected; workers that end before they have started are no finding."""
+    text = lint("crashes", workers=1)
+    assert "1 record of 256 can't be computed key 50: WorkerError: it ends the process" in text
     with pytest.raises(WorkerError, match="ended with exit code 4 before it had started"):
-        main(["lint", f"{HERE}:unstartable", "--num-workers", "1"])
+        lint("unstartable", workers=1)
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=LINUX)])
-def test_a_function_that_raises_system_exit_fails(workers: str, capsys: Output) -> None:
-    """Its record is named, as one that raises another exception; what is read in order ends there."""
-    assert main(["lint", f"{HERE}:leaves", "--num-workers", workers]) == 1
-    text = capsys.readouterr().out
-    assert "2 records of 64 can't be computed\n              key 2: SystemExit: no codec\n" in text
-    assert main(["lint", f"{HERE}:leaves_in_order", "--num-workers", workers]) == 1
-    assert "SystemExit: no codec\n" in capsys.readouterr().out
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=LINUX)])
+def test_a_function_that_raises_system_exit_fails(workers: int, lint: Lint) -> None:
+    """Its record is named, as one that raises another exception; an inspection in order ends there."""
+    text = lint("leaves", workers=workers)
+    assert "2 records of 64 can't be computed key 2: SystemExit: no codec" in text
+    assert "SystemExit: no codec" in lint("leaves_in_order", workers=workers)
 
 
-def test_an_inspection_is_stopped_and_continued(capsys: Output) -> None:
+def test_an_inspection_is_stopped_and_continued(lint: Lint) -> None:
     """Ctrl-C shows the findings so far, and the step from which on the next call inspects the rest."""
-    assert main(["lint", f"{HERE}:interrupted", "--num-workers", "0"]) == 130
-    text = capsys.readouterr().out
+    text = lint("interrupted", status=130)
     records = int(re.findall(r"interrupted: (\d+) records in", text)[0])
     assert 0 < records <= 44  # how many were complete depends on their times
-    assert f"continue with --from {records // 4}\nno findings so far\n" in text
-    assert main(["lint", f"{HERE}:crashes", "--num-workers", "0", "--from", "13"]) == 0
-    assert f"{HERE}:crashes: 204 records in" in capsys.readouterr().out
+    assert f"continue with --from {records // 4} no findings so far" in text
+    assert f"{HERE}:crashes: 204 records in" in lint("crashes", "--from", "13", status=0)
 
 
-def test_wrong_arguments_are_refused(capsys: Output) -> None:
+def test_wrong_arguments_are_refused(lint: Lint) -> None:
     """The message has the rule and a remedy; the status is 2."""
-    for arguments, message in (
-        ([f"{HERE}:HERE"], "must be a dataset"),
-        ([f"{HERE}:crashes", "--from", "64"], "--from must be below 64, the steps of"),
-        ([f"{HERE}:endless"], "lint needs a dataset with an end. Lint its parts, or use take(n)"),
-    ):
-        assert main(["lint", *arguments]) == 2
-        assert message in capsys.readouterr().err
+    assert "must be a dataset" in lint("HERE", status=2)
+    assert "--from must be below 64, the steps of" in lint("crashes", "--from", "64", status=2)
+    assert "lint needs a dataset with an end. Lint its parts, or use take(n)" in lint("endless", status=2)

@@ -14,9 +14,9 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +30,7 @@ from tests.cli.command import main
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads the folder /proc")
 
+COMMAND = [sys.executable, "-m", "penstock", "watch"]
 TRAINING = """
 import threading
 import penstock as ps
@@ -38,22 +39,12 @@ def decode(number):
     threading.Event().wait(0.004)
     return number
 
-with ps.Loader(ps.range(100_000, seed=7).shuffle().map(decode).batch(8), {options}) as loader:
+dataset = ps.range(100_000, seed=7).shuffle().map(decode).batch(8)
+with ps.Loader(dataset, num_workers=2, workers="threads") as loader:
     for step, _ in enumerate(loader):
         if step == 20:
             print("ready", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def training() -> Generator["subprocess.Popen[str]"]:
-    """A program that trains, with two worker threads, until it is killed."""
-    code = TRAINING.format(options='num_workers=2, workers="threads"')
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-        yield program
-        program.kill()
 
 
 def take_terminal() -> None:
@@ -68,21 +59,12 @@ def views_of(pid: int, columns: tuple[int, int]) -> tuple[int, list[str]]:
     set_columns(slave, columns[0])
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     # An interval of many jobs, also on a busy machine: what limits the program is that of the last interval.
-    command = [sys.executable, "-m", "penstock", "watch", str(pid), "--interval", "0.6"]
+    command = [*COMMAND, str(pid), "--interval", "0.6"]
     text, end = "", "\x1b[J"
-    with subprocess.Popen(
-        command,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=environment | {"TERM": "xterm"},
-        preexec_fn=take_terminal,
-    ) as program:
+    variables, streams = environment | {"TERM": "xterm"}, {"stdin": slave, "stdout": slave, "stderr": slave}
+    with subprocess.Popen(command, **streams, env=variables, preexec_fn=take_terminal) as program:
         os.close(slave)
-        steps: list[Callable[[], object]] = [
-            partial(set_columns, master, columns[1]),
-            partial(os.write, master, b"\x03"),
-        ]
+        steps: list[Any] = [partial(set_columns, master, columns[1]), partial(os.write, master, b"\x03")]
         seen = 0
         while select.select([master], [], [], 20)[0]:
             try:
@@ -101,9 +83,40 @@ def set_columns(terminal: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
 
 
-def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str]") -> None:
-    """Each view is drawn in the place of the last one and fits the terminal; Ctrl-C ends the command with status 0."""
-    status, [first, second, *_, last, rest] = views_of(training.pid, (80, 40))
+def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
+    """Each view is drawn in the place of the last one and fits the terminal; a file gets lines, or one view.
+
+    Ctrl-C ends the view with status 0. A training that is killed leaves nothing behind, and a line says so.
+    """
+    with subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        pid = str(program.pid)
+        check_views(program.pid)
+        assert main(["watch", pid, "--once"]) == 0
+        text = capsys.readouterr().out
+        assert f"pid {pid}  {sys.executable} -c" in text
+        assert "\x1b" not in text
+        assert re.search(r"epoch +━*─* *0, step [0-9,]+ \(\d%\), [0-9:]+ left", text)
+        assert re.search(r"workers +━+─* *\d+% busy, 2 threads", text)
+        assert main(["watch", "--once"]) == 0  # the loaders of all programs
+        assert f"pid {pid} " in capsys.readouterr().out
+        with subprocess.Popen([*COMMAND, pid, "--interval", "0.05"], stdout=subprocess.PIPE, text=True) as watch:
+            assert watch.stdout is not None
+            line = watch.stdout.readline()
+            program.kill()
+            *_, last = watch.stdout
+    figures = rf"pid {pid}: epoch 0, step [\d,]+ \(\d%\); [0-9.]+ batches/s; waiting \d+%: "
+    assert re.match(rf"\d\d:\d\d:\d\d {figures}", line)
+    assert last == f"process {pid} has ended\n"
+    assert watch.returncode == 0
+    assert main(["watch", pid]) == 2
+    assert f"there is no process {pid}" in capsys.readouterr().err
+
+
+def check_views(pid: int) -> None:
+    """Check the views in a terminal, which becomes narrower."""
+    status, [first, second, *_, last, rest] = views_of(pid, (80, 40))
     assert (status, rest.replace("^C", "")) == (0, "")
     for view, columns in ((first, 80), (second, 80), (last, 40)):
         lines = re.sub(r"\x1b\[[0-9]*[A-Z]", "", view).strip().splitlines()
@@ -116,38 +129,10 @@ def test_a_terminal_shows_a_view_that_is_redrawn(training: "subprocess.Popen[str
     assert second.startswith(f"\x1b[{first.count(chr(10))}A\r")
 
 
-def test_lines_and_one_view_are_for_files(training: "subprocess.Popen[str]", capsys: Output) -> None:
-    """`--once` prints the view of the whole time; without a PID, the loaders of all programs are found."""
-    assert main(["watch", str(training.pid), "--once"]) == 0
-    text = capsys.readouterr().out
-    assert f"pid {training.pid}  {sys.executable} -c" in text
-    assert "\x1b" not in text
-    assert re.search(r"epoch +━*─* *0, step [0-9,]+ \(\d%\), [0-9:]+ left", text)
-    assert re.search(r"workers +━+─* *\d+% busy, 2 threads", text)
-    assert main(["watch", "--once"]) == 0
-    assert f"pid {training.pid} " in capsys.readouterr().out
-
-
-def test_the_view_ends_with_the_program(capsys: Output) -> None:
-    """A training that is killed leaves nothing behind; its view ends with a line that says so, and status 0."""
-    code = TRAINING.format(options="")
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-        command = [sys.executable, "-m", "penstock", "watch", str(program.pid), "--interval", "0.05"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
-            assert watch.stdout is not None
-            line = watch.stdout.readline()
-            program.kill()
-            *_, last = watch.stdout
-    figures = rf"pid {program.pid}: epoch 0, step \d+ \(\d%\); [0-9.]+ batches/s; waiting \d+%: computing it here"
-    assert re.match(rf"\d\d:\d\d:\d\d {figures}", line)
-    assert last == f"process {program.pid} has ended\n"
-    assert watch.returncode == 0
+def test_a_process_without_a_loader_is_refused(capsys: Output) -> None:
+    """A wrong number is an error of the call, and a program without a loader is named."""
     with pytest.raises(SystemExit, match="2"):
         main(["watch", "0"])
-    assert main(["watch", str(program.pid)]) == 2
-    assert f"there is no process {program.pid}" in capsys.readouterr().err
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
         assert main(["watch", str(other.pid)]) == 1
         assert f"process {other.pid} (cat) has no loader that runs" in capsys.readouterr().err
@@ -178,27 +163,33 @@ def test_no_reader_sees_a_page_that_is_half_written() -> None:
         writer.join()
 
 
-@pytest.mark.parametrize("batches_seen", [5, 8])
-def test_the_page_has_the_position_at_the_end_of_epochs_that_take_less_than_a_write(
-    batches_seen: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a page at the first batch, too."""
+    monkeypatch.setattr(_publisher, "_EACH_SECONDS", 0.0)
+
+
+def own_sums(ahead: float = 0.0) -> Sums:
+    """Return the sums of this process's only loader, as seen so many seconds later."""
+    (page,) = pages_of(os.getpid()).pages
+    return Sums.seen(page, time.perf_counter() + ahead)
+
+
+@pytest.mark.usefixtures("written_at_once")
+def test_the_page_has_the_position_at_the_end_of_epochs_that_take_less_than_a_write() -> None:
     """An epoch of a millisecond, read to its end or left after three batches, and then a whole one."""
-    monkeypatch.setattr(_publisher, "_EACH_SECONDS", 0.0)  # the first batch is written
-    with ps.Loader(ps.range(40).batch(8)) as loader:
-        for _ in itertools.islice(loader, batches_seen - 5):
-            pass
-        for _ in loader:
-            pass
-        (page,) = pages_of(os.getpid()).pages
-        sums = Sums.seen(page, time.perf_counter())
-        epoch = 0 if batches_seen == 5 else 1
-        assert sums.position == (epoch, batches_seen, 5, 5)
-        assert sums.batches == batches_seen
-        assert sums.rows == 8
+    for epoch, left_after in ((0, 0), (1, 3)):
+        with ps.Loader(ps.range(40).batch(8)) as loader:
+            for _ in itertools.chain(itertools.islice(loader, left_after), loader):
+                pass
+            sums = own_sums()
+        assert sums.position == (epoch, left_after + 5, 5, 5)
+        assert (sums.batches, sums.rows) == (left_after + 5, 8)
 
 
-def build_training_transformations() -> tuple[Callable[[int], int], Callable[[int], int]]:
-    """Return two functions whose names begin alike, and are long."""
+@pytest.mark.usefixtures("written_at_once")
+def test_steps_with_long_names_have_times_of_their_own() -> None:
+    """A page shortens names at the begin, each step has another one, and times of a window are those of the steps."""
 
     def decode_image(number: int) -> int:
         return number
@@ -206,22 +197,12 @@ def build_training_transformations() -> tuple[Callable[[int], int], Callable[[in
     def augment_image(number: int) -> int:
         return number + 1
 
-    return decode_image, augment_image
-
-
-def test_steps_with_long_names_have_times_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page shortens names at the begin, each step has another one, and times of a window are those of the steps."""
-    monkeypatch.setattr(_publisher, "_EACH_SECONDS", 0.0)  # the first batch is written
-    decode, augment = build_training_transformations()
-    with ps.Loader(
-        ps.range(40).map(decode).map(augment).map(str, name="x" * 60).map(str, name="y" + "x" * 60)
-    ) as loader:
+    dataset = ps.range(40).map(decode_image).map(augment_image).map(str, name="x" * 60).map(str, name="y" + "x" * 60)
+    with ps.Loader(dataset) as loader:
         next(iter(loader))
-        (page,) = pages_of(os.getpid()).pages
-    sums = Sums.seen(page, time.perf_counter())
+        sums = own_sums()
     names = [step.name for step in sums.steps]
-    assert "…decode_image" in names
-    assert "…augment_image" in names
+    assert {"…decode_image", "…augment_image"} <= set(names)
     assert len(set(names)) == len(names)
     taken = tuple(step._replace(seconds=step.seconds + number) for number, step in enumerate(sums.steps, 1))
     later = sums._replace(at=sums.at + 1, made=sums.made + 1, steps=taken)
@@ -246,8 +227,7 @@ def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:
             pages = pages_of(os.getpid()).pages
             while not pages or not pages[0].waiting_since:  # the first page of threads is made in a wait of 0.1 s
                 pages = pages_of(os.getpid()).pages
-            (page,) = pages
-            sums = Sums.seen(page, time.perf_counter() + 100)
+            sums = own_sums(ahead=100)
             assert re.search(r"waiting for step \d for 1:4\d$", summary(sums, Window().add(sums)))
             ends, end = os.pipe()
             child = os.fork()
@@ -300,8 +280,11 @@ class Numbers:
         return "Numbers()"
 
 
-def test_a_script_shows_its_own_loader(capsys: Output) -> None:
-    """`loader.watch` prints lines to stderr while the block runs, and one about the whole time at its end."""
+def test_a_script_shows_its_own_loader(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`loader.watch` prints lines to stderr while the block runs, and one about the whole time at its end.
+
+    A program without a console has None for stderr; its block runs.
+    """
     pause = threading.Event()
     with ps.Loader(ps.read(Numbers()).batch(8)) as loader, loader.watch(interval=0.05):
         for _ in loader:
@@ -314,10 +297,6 @@ def test_a_script_shows_its_own_loader(capsys: Output) -> None:
     assert last.endswith("limit: the consumer")
     with pytest.raises(ps.errors.UsageError, match="interval must be above 0"):
         loader.watch(interval=0)
-
-
-def test_a_script_without_stderr_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program without a console has None for stderr; its block runs."""
     monkeypatch.setattr(sys, "stderr", None)
     with ps.Loader(ps.range(8).batch(4)) as loader, loader.watch():
         assert len(list(loader)) == 2
