@@ -1,28 +1,10 @@
-"""The parts of the demo, and runs as its script would have logged them, for tests that plant a difference in one."""
+"""Runs as the demo's script would have logged them, for tests that plant a difference in one."""
 
 import hashlib
 from dataclasses import replace
 
-from penstock._cli.demo.digits import Evidence as Evidence
-from penstock._cli.demo.digits import Fed as Fed
-from penstock._cli.demo.digits import choose_kill_step as choose_kill_step
-from penstock._cli.demo.digits import digits_page as digits_page
-from penstock._cli.demo.digits import find_script as find_script
-from penstock._cli.demo.digits import judge as judge
-from penstock._cli.demo.images import Round as Round
-from penstock._cli.demo.images import images_page as images_page
-from penstock._cli.demo.report import Axis as Axis
-from penstock._cli.demo.report import Claim as Claim
-from penstock._cli.demo.report import judge_resume as judge_resume
-from penstock._cli.demo.report import judge_state as judge_state
-from penstock._cli.demo.report import status_of as status_of
-from penstock._cli.demo.training import Command as Command
-from penstock._cli.demo.training import Process as Process
-from penstock._cli.demo.training import Run as Run
-from penstock._cli.demo.training import RunError as RunError
-from penstock._cli.demo.training import Step as Step
-from penstock._cli.demo.training import add_line as add_line
-from penstock._cli.demo.training import start as start
+from penstock._cli.demo.digits import Evidence
+from penstock._cli.demo.training import Run, Step
 
 STEPS_PER_EPOCH = 10
 EPOCHS = 3

@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.runs import (
-    KILLED_AT,
-    NUM_STEPS,
-    RESUMED_AT,
-    Claim,
-    Evidence,
-    Run,
-    Step,
-    judge,
-    judge_resume,
-    judge_state,
-    make_evidence,
-    status_of,
-)
+from penstock._cli.demo.digits import Evidence, judge
+from penstock._cli.demo.report import Claim, judge_resume, judge_state, status_of
+from penstock._cli.demo.training import Run, Step
+from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
 
 Change = Callable[[Evidence], Evidence]
 

@@ -70,6 +70,21 @@ def join(ids: list[int]) -> str:
     return "-".join(map(str, ids))
 
 
+Shown = Callable[..., str]
+
+
+@pytest.fixture
+def shown(capsys: Output) -> Shown:
+    """Return a function that runs the command with a dataset of this module, and returns what it prints."""
+
+    def run(name: str, *options: str, status: int = 0) -> str:
+        assert main(["look", f"{HERE}:{name}", *options]) == status
+        printed = capsys.readouterr()
+        return printed.err if status == 2 else printed.out
+
+    return run
+
+
 @in_places("inline", "threads")
 def test_any_step_is_shown_with_the_record_of_each_row(place: dict[str, Any]) -> None:
     """The rows are those that training gets, also of later epochs; the loader's own state doesn't change."""
@@ -82,34 +97,33 @@ def test_any_step_is_shown_with_the_record_of_each_row(place: dict[str, Any]) ->
     assert [line for line in lines if line.startswith("row")] == [
         f"row {row}, key {number}, epoch 1, position {8 + row}" for row, number in enumerate(numbers)
     ]
+    number = numbers[0]
     assert lines[1:8] == [
-        f"  ['image']           uint8 of shape (4, 6, 3), {numbers[0]} to {numbers[0]}",
-        f"  ['planes']          float64 of shape (3, 4, 6), {numbers[0] / 255:.4g} to {numbers[0] / 255:.4g}",
-        f"  ['mask']            bool of shape (4, 6), {24 * (numbers[0] > 2)} of 24 true",
-        f"  ['ids']             {join(list(range(numbers[0], numbers[0] + 9)))}",
-        f"  ['text']            <b>{numbers[0]}</b>�[31m",
-        f"  ['nested']['half']  {numbers[0] / 2}",
+        f"  ['image']           uint8 of shape (4, 6, 3), {number} to {number}",
+        f"  ['planes']          float64 of shape (3, 4, 6), {number / 255:.4g} to {number / 255:.4g}",
+        f"  ['mask']            bool of shape (4, 6), {24 * (number > 2)} of 24 true",
+        f"  ['ids']             {join(list(range(number, number + 9)))}",
+        f"  ['text']            <b>{number}</b>�[31m",
+        f"  ['nested']['half']  {number / 2}",
         f"row 1, key {numbers[1]}, epoch 1, position 9",
     ]
 
 
 def test_a_page_has_the_pictures_and_escapes_texts(tmp_path: Path) -> None:
-    """The page has an image of each picture and mask, with its pixels, and no markup of the data's."""
+    """The page has an image of each picture and mask, with its pixels, and no markup of the data's.
+
+    Names of files that are not UTF-8 have lone surrogates, which no page can hold: each is shown as a question mark.
+    """
     look = ps.Loader(train).look(3)
     html = look.html(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert html in page
-    assert "<b>" not in page
+    assert html in (tmp_path / "page.html").read_text()
+    assert "<b>" not in html
     images = re.findall(r"data:image/png;base64,([^\"]+)", html)
     assert len(images) == 4 * 3
     data = base64.b64decode(images[0])
     assert struct.unpack(">II", data[16:24]) == (6, 4)
     pixels = zlib.decompress(data[data.index(b"IDAT") + 4 : -16])
     assert pixels == (b"\0" + bytes([look.origins[0].key]) * 18) * 4
-
-
-def test_a_page_shows_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
-    """Python has lone surrogates in such names, which no page can hold: each is shown as a question mark."""
     with ps.Loader(ps.read([{"path": os.fsdecode(b"caf\xe9.txt")}])) as loader:
         html = loader.look(0).html(tmp_path / "page.html")
     assert "caf?.txt" in html
@@ -189,27 +203,29 @@ def test_rows_of_padding_and_elements_without_batches_are_shown() -> None:
     assert "while decoding ['ids'] of row 0, key" in raised.value.__notes__[0]
 
 
-def test_the_command_shows_steps_and_compares_them(capsys: Output) -> None:
-    """It takes datasets and loaders, reads up to a step where it must, and names what two steps have in common."""
-    assert main(["look", f"{HERE}:loader", "--step", "12", "--decode", f"{HERE}:join", "--rows", "1"]) == 0
-    text = capsys.readouterr().out
+def test_the_command_shows_steps_and_compares_them(shown: Shown, tmp_path: Path, capsys: Output) -> None:
+    """It takes datasets, loaders and files, reads up to a step where it must, and names what two steps share."""
+    text = shown("loader", "--step", "12", "--decode", f"{HERE}:join", "--rows", "1")
     assert text.startswith("step 12, epoch 1: 4 rows\n\nrow 0, key ")
     assert text.endswith("… 3 more rows\n\n")
-    assert main(["look", f"{HERE}:in_order", "--step", "7"]) == 0
-    shown = re.findall(r"^row \d, key (\d+), epoch 1", capsys.readouterr().out, re.MULTILINE)
+    keys = re.findall(r"^row \d, key (\d+), epoch 1", shown("in_order", "--step", "7"), re.MULTILINE)
     with ps.Loader(in_order) as expected:
         batches = [batch for _ in range(2) for batch in expected]
-    assert list(map(int, shown)) == batches[7]["ids"][:, 0].tolist()
-    assert main(["look", f"{HERE}:train", "--rank", "1/2", "--compare-steps", "2", "14"]) == 0
-    text = capsys.readouterr().out
+    assert list(map(int, keys)) == batches[7]["ids"][:, 0].tolist()
+    text = shown("train", "--rank", "1/2", "--compare-steps", "2", "14")
     assert "step 2, epoch 0: 2 rows" in text
     assert "step 14, epoch 1: 2 rows" in text
     assert re.search(r"^records in both: \d", text, re.MULTILINE)
     assert "the first difference: row 0 of ['image']: 72 of 72 values differ" in text
+    (tmp_path / "data.jsonl").write_text('{"text": "first"}\n{"text": "second"}\n')
+    assert main(["look", str(tmp_path / "data.jsonl"), "--step", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "['text']  second" in text
+    assert "data.jsonl" in text
 
 
 @in_places("inline", "threads")
-def test_a_row_is_shown_after_each_step(place: dict[str, Any], tmp_path: Path, capsys: Output) -> None:
+def test_a_row_is_shown_after_each_step(place: dict[str, Any], tmp_path: Path, shown: Shown) -> None:
     """The last element is the row of the batch; the record is the first. Steps that choose positions have no line."""
     dataset = ps.range(40, seed=7).shuffle().map(str, name="text").random_map(turned).batch(4)
     with ps.Loader(dataset, **place) as loader:
@@ -218,33 +234,16 @@ def test_a_row_is_shown_after_each_step(place: dict[str, Any], tmp_path: Path, c
         final = loader.batch_at(12)[2]
         with pytest.raises(IndexError):
             loader.look(12, row=4)
-    lines = str(look).splitlines()
-    assert lines[0] == f"step 12, row 2, key {key}, epoch 1, position 10"
-    assert lines[2:] == [
+    title, _, *lines = str(look).splitlines()
+    assert title == f"step 12, row 2, key {key}, epoch 1, position 10"
+    assert lines == [
         *("after read(Range(0, 40, 1))", f"  {key}"),
         *("after map(text)", f"  {key}"),
         *("after random_map(turned)", f"  {final}"),
     ]
     assert look.batch == final
-    assert main(["look", f"{HERE}:train", "--step", "12", "--row", "1", "--html", str(tmp_path / "row.html")]) == 0
-    capsys.readouterr()
+    shown("train", "--step", "12", "--row", "1", "--html", str(tmp_path / "row.html"))
     assert (tmp_path / "row.html").read_text().count("<th>after ") == 2
-    for wrong, message in (
-        (["train", "--row", "4"], "--row: "),
-        (["in_order", "--row", "0"], "this dataset is read in order"),
-        (["train", "--row", "0", "--against", f"{HERE}:changed"], "--row shows one step, and --against compares two"),
-    ):
-        assert main(["look", f"{HERE}:{wrong[0]}", *wrong[1:]]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_files_are_shown_without_a_module(tmp_path: Path, capsys: Output) -> None:
-    """A path of a file or folder is read by its format."""
-    (tmp_path / "data.jsonl").write_text('{"text": "first"}\n{"text": "second"}\n')
-    assert main(["look", str(tmp_path / "data.jsonl"), "--step", "1"]) == 0
-    text = capsys.readouterr().out
-    assert "['text']  second" in text
-    assert "data.jsonl" in text
 
 
 @contextmanager
@@ -314,28 +313,30 @@ def fetched(address: str | urllib.request.Request) -> bytes:
         return content
 
 
-def test_the_first_difference_of_two_descriptions_is_found(tmp_path: Path, capsys: Output) -> None:
+def test_the_first_difference_of_two_descriptions_is_found(tmp_path: Path, shown: Shown) -> None:
     """Two descriptions that differ in one record are equal up to its step; the status says whether they differ."""
     with ps.Loader(train) as loader:
-        step, row = next(
-            (step, row) for step in range(10) for row, origin in enumerate(loader.origins(step)) if origin.key == 13
-        )
+        origins = [(step, row, origin.key) for step in range(10) for row, origin in enumerate(loader.origins(step))]
+    ((step, row),) = [(step, row) for step, row, key in origins if key == 13]
     page = tmp_path / "page.html"
-    command = ["look", f"{HERE}:train", "--against", f"{HERE}:changed"]
-    assert main([*command, "--html", str(page)]) == 1
+    against = ("--against", f"{HERE}:changed")
     expected = f"{HERE}:train and {HERE}:changed first differ at step {step}: row {row} of ['image']: 72 of 72 values"
-    assert capsys.readouterr().out.startswith(expected)
+    assert shown("train", *against, "--html", str(page), status=1).startswith(expected)
     assert page.read_text().count('class="penstock-look"') == 2
-    assert main([*command, "--steps", f"0:{step}"]) == 0
-    assert "are equal" in capsys.readouterr().out
-    for wrong, message in (
-        ([f"{HERE}:HERE"], "must be a dataset or a loader"),
-        ([f"{HERE}:train", "--steps", "0:3"], "--steps is for --against"),
-        ([f"{HERE}:loader", "--rank", "0/2"], "is a loader, which has a rank of its own"),
-        ([f"{HERE}:train", "--decode", f"{HERE}:HERE"], "--decode must name a function"),
-    ):
-        assert main(["look", *wrong]) == 2
-        assert message in capsys.readouterr().err
+    assert "are equal" in shown("train", *against, "--steps", f"0:{step}")
     with ps.Loader(in_order) as loader, pytest.raises(StateError):
         loader.look(7)
-    assert isinstance(ps.Loader(single).look(0), Look)
+
+
+def test_wrong_arguments_are_refused(shown: Shown) -> None:
+    """The message has the rule; the status is 2."""
+    for arguments, message in (
+        ("HERE", "must be a dataset or a loader"),
+        ("train --steps 0:3", "--steps is for --against"),
+        ("loader --rank 0/2", "is a loader, which has a rank of its own"),
+        (f"train --decode {HERE}:HERE", "--decode must name a function"),
+        ("train --row 4", "--row: "),
+        ("in_order --row 0", "this dataset is read in order"),
+        (f"train --row 0 --against {HERE}:changed", "--row shows one step, and --against compares two"),
+    ):
+        assert message in shown(*arguments.split(), status=2)

@@ -10,21 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from penstock._cli.demo.report import decode_picture, encode_png
-from tests.cli.runs import (
-    KILLED_AT,
-    NUM_STEPS,
-    RESUMED_AT,
-    Axis,
-    Evidence,
-    Fed,
-    Round,
-    digits_page,
-    find_script,
-    images_page,
-    judge,
-    make_evidence,
-)
+from penstock._cli.demo.digits import Evidence, Fed, digits_page, find_script, judge
+from penstock._cli.demo.images import Round, images_page
+from penstock._cli.demo.report import Axis, decode_picture, encode_png
+from tests.cli.runs import KILLED_AT, NUM_STEPS, RESUMED_AT, make_evidence
 
 image_module = pytest.importorskip("PIL.Image")
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock._cli.demo.digits import choose_kill_step
+from penstock._cli.demo.training import Command, Process, Run, RunError, add_line, start
 from penstock.errors import UsageError
-from tests.cli.runs import Command, Process, Run, RunError, add_line, choose_kill_step, start
 
 _STEP = '{"step": %d, "sha256": "ab", "loss": "0x1p+0", "rows": 64, "seconds": 1.5, "wait_seconds": 0.25, "more": 1}'
 
