@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.autotune.choices import (
-    Choice,
     Cost,
     Room,
     Workers,
@@ -82,32 +81,25 @@ ROOMS = st.builds(
 )
 
 
-@given(st.integers(1, 64), COSTS, ROOMS)
-def test_a_given_number_of_workers_is_kept(number: int, cost: Cost | None, room: Room) -> None:
-    """Only the kind is chosen, always with a reason, and never processes where there is an obstacle."""
-    choice = choose_kind(number, cost, room)
-    assert (choice.num_workers, choice.why != "") == (number, True)
-    assert choice.place == "threads" or not room.obstacle
-
-
 KINDS: list[Workers] = ["auto", "threads", "processes"]
 
 
-@given(st.sampled_from(KINDS), COSTS, ROOMS)
-def test_a_given_kind_of_worker_is_kept(workers: Workers, cost: Cost | None, room: Room) -> None:
-    """Only the number is chosen, up to the rows of an epoch; inline is always allowed."""
-    choice: Choice = choose_number(workers, cost, room)
+@given(st.integers(1, 64), st.sampled_from(KINDS), COSTS, ROOMS)
+def test_a_given_number_or_kind_of_workers_is_kept(
+    number: int, workers: Workers, cost: Cost | None, room: Room
+) -> None:
+    """Only the rest is chosen, up to the rows of an epoch, with a reason, and no processes where there is an obstacle.
+
+    Rows that are too cheap for any worker are too cheap for processes.
+    """
+    choice = choose_kind(number, cost, room)
+    assert (choice.num_workers, choice.why != "") == (number, True)
+    assert choice.place == "threads" or not room.obstacle
+    choice = choose_number(workers, cost, room)
     assert choice.why
     assert 0 <= choice.num_workers <= max(room.epoch_rows, 1)
     assert (choice.place == "inline") == (choice.num_workers == 0)
     assert workers == "auto" or choice.place in ("inline", workers)
-    if workers == "auto" and room.obstacle:
-        assert choice.place != "processes"
-    if choice.place == "processes":
-        assert choice.num_workers <= room.processors
-
-
-@given(ROOMS)
-def test_processes_need_longer_rows_than_threads(room: Room) -> None:
-    """Rows that are too cheap for any worker are too cheap for processes."""
+    assert not (workers == "auto" and room.obstacle and choice.place == "processes")
+    assert choice.place != "processes" or choice.num_workers <= room.processors
     assert worth_processes(room) >= worth_workers(room) > 0
