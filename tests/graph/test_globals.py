@@ -31,51 +31,38 @@ def global_states() -> tuple[Any, Any]:
 
 
 def test_draws_follow_from_the_element() -> None:
-    """An element's numbers are the same after any draws, alone, in order or in batches."""
-    dataset = ps.range(6, seed=3).random_map(augment, globals=True)
+    """An element's numbers are the same after any draws, alone, in order or in batches.
+
+    Both generators are seeded with the seed that `rng="seed"` passes; NumPy's takes the lower 32 bits.
+    """
+    dataset = ps.range(6, seed=3).random_map(augment, globals=True, name="mine")
     elements = list(dataset)
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002 - what is seeded
     assert [dataset[position] for position in reversed(range(6))] == elements[::-1]
     with ps.Loader(dataset.batch(4, merge=list)) as loader:
         assert [row for batch in loader for row in batch] == elements
-    assert len({drawn for element in elements for drawn in element[1:]}) == 18
     assert list(dataset.epoch(1)) != elements
-
-
-def test_the_seed_is_the_elements() -> None:
-    """Both generators are seeded with the seed that `rng="seed"` passes; NumPy's takes the lower 32 bits."""
-    element = ps.range(6, seed=3).random_map(augment, globals=True, name="mine")[4]
     seed = derive(derive(3, "mine"), 0, 4, 0)
     expected = random.Random(seed)
-    first = expected.random()
-    assert element == (4, first, np.random.RandomState(seed % 2**32).random_sample(), expected.getrandbits(70))  # noqa: TID251 - what is seeded
+    first, numpy = expected.random(), np.random.RandomState(seed % 2**32)  # noqa: TID251 - what is seeded
+    assert elements[4] == (4, first, numpy.random_sample(), expected.getrandbits(70))
 
 
-@pytest.mark.parametrize("function", [augment, fail])
-def test_states_are_restored(function: Any) -> None:
+def test_states_are_restored() -> None:
     """The training script's next draws are the same as without the loader, also after an exception."""
-    dataset = ps.range(6).random_map(function, globals=True)
     random.seed(5)
     np.random.seed(5)  # noqa: NPY002 - what is seeded
     np.random.standard_normal()  # keeps a second number, which is part of the state  # noqa: NPY002 - what is seeded
     before = global_states()
-    if function is fail:
-        with pytest.raises(ValueError, match="corrupt 2"):
-            dataset[2]
-    else:
-        list(dataset)
+    list(ps.range(6).random_map(augment, globals=True))
+    assert global_states() == before
+    with pytest.raises(ValueError, match="corrupt 2"):
+        ps.range(6).random_map(fail, globals=True)[2]
     assert global_states() == before
 
 
-def test_threads_are_refused() -> None:
-    """Worker threads share these generators, so they are an error."""
-    dataset = ps.range(6).random_map(augment, globals=True)
-    with pytest.raises(UsageError, match="step 'augment' uses globals=True, which seeds generators that all threads"):
-        ps.Loader(dataset, num_workers=2, workers="threads")
-
-
-def test_auto_chooses_processes() -> None:
+def test_workers_are_processes() -> None:
     """Each process has generators of its own; an error names a function that can't be pickled."""
     dataset = ps.range(6).random_map(augment, globals=True)
     with ps.Loader(dataset, num_workers=2) as loader:
@@ -85,49 +72,32 @@ def test_auto_chooses_processes() -> None:
         ps.Loader(ps.range(6).map(Unpicklable()).random_map(augment, globals=True), num_workers=2)
 
 
-class TestTorch:
-    """If torch is loaded, its generator is seeded, too."""
+def test_torchs_generator_is_seeded_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream is the one that `torch.manual_seed` starts with the element's seed, without its sign bit.
 
-    @staticmethod
-    def torch() -> Any:
-        """Return torch, or skip the test."""
-        return pytest.importorskip("torch")
+    The trainer's generators on its GPUs aren't seeded, since they aren't restored.
+    """
+    torch: Any = pytest.importorskip("torch")
 
-    def test_draws_follow_from_the_element(self) -> None:
-        """The stream is the one that `torch.manual_seed` starts with the element's seed, without its sign bit."""
-        torch = self.torch()
-
-        def augment_with_torch(number: int) -> Any:
-            return [number, *torch.rand(3).tolist()]
-
-        dataset = ps.range(4, seed=3).random_map(augment_with_torch, globals=True, name="mine")
-        elements = list(dataset)
-        for position, element in enumerate(elements):
-            torch.manual_seed(derive(derive(3, "mine"), 0, position, 0) % 2**63)
-            assert [position, *torch.rand(3).tolist()] == element
-
-    def test_the_state_is_restored(self) -> None:
-        """The state is restored, also after an exception."""
-        torch = self.torch()
-
-        def fail_after_drawing(number: int) -> None:
-            torch.rand(3)
+    def augment_with_torch(number: int) -> Any:
+        drawn = torch.rand(3).tolist()
+        if number == 3:
             raise ValueError(f"corrupt {number}")
+        return drawn
 
-        torch.manual_seed(5)
-        expected = torch.rand(2).tolist()
-        torch.manual_seed(5)
-        list(ps.range(4).random_map(augment, globals=True))
-        with pytest.raises(ValueError, match="corrupt"):
-            ps.range(4).random_map(fail_after_drawing, globals=True)[0]
-        assert torch.rand(2).tolist() == expected
-
-    def test_generators_of_other_devices_are_not_seeded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The trainer's generators on its GPUs aren't seeded, since they aren't restored."""
-        torch = self.torch()
-        seeded: list[int] = []
-        monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
-        list(ps.range(4).random_map(augment, globals=True))
-        assert seeded == []
-        torch.manual_seed(1)
-        assert seeded == [1]
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    torch.manual_seed(5)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(5)
+    seeded.clear()
+    dataset = ps.range(4, seed=3).random_map(augment_with_torch, globals=True, name="mine")
+    elements = [dataset[position] for position in range(3)]
+    with pytest.raises(ValueError, match="corrupt"):
+        dataset[3]
+    assert seeded == []
+    assert torch.rand(2).tolist() == expected
+    for position, element in enumerate(elements):
+        torch.manual_seed(derive(derive(3, "mine"), 0, position, 0) % 2**63)
+        assert torch.rand(3).tolist() == element
+    assert len(seeded) == 3

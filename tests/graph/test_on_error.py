@@ -14,6 +14,8 @@ import penstock as ps
 from penstock.errors import GraphError
 from penstock.events import Skipped, Substituted
 from tests.dataset.functions import is_odd, noisy
+from tests.equivalence.definition import close_all
+from tests.places import place_of
 from tests.seeds import derive
 
 CORRUPT = {3, 6, 7, 20, 21, 29}
@@ -57,10 +59,9 @@ def expected_epoch(epoch: int) -> list[int]:
     return [element(position) for position in range(32)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
-@pytest.mark.parametrize("size", [1, 4, 32])
+@pytest.mark.parametrize(("num_workers", "size"), [(0, 1), (1, 4), (3, 4), (0, 32)])
 def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> None:
-    """The length stays, and a hash chooses the substitute's position, for any workers and blocks."""
+    """The length stays, and a hash chooses the substitute's position, for any workers, blocks and ranks."""
     dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32))
     assert len(dataset) == 32
     with ps.Loader(dataset.batch(size), num_workers=num_workers) as loader:
@@ -68,6 +69,9 @@ def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> No
             assert [row for batch in loader for row in batch.tolist()] == expected_epoch(epoch)
     assert list(dataset) == expected_epoch(0)
     assert [dataset[position] for position in range(32)] == expected_epoch(0)
+    loaders = [ps.Loader(dataset.batch(8), num_workers=num_workers, shard=ps.Shard(rank, 4)) for rank in range(4)]
+    assert [row for step in zip(*loaders, strict=True) for part in step for row in part] == expected_epoch(0)
+    close_all(loaders)
 
 
 def test_a_substitute_is_that_positions_element_exactly() -> None:
@@ -80,13 +84,6 @@ def test_a_substitute_is_that_positions_element_exactly() -> None:
         failed = order[position] in CORRUPT
         source = stand_in("decode_pair", 0, position, lambda other: order[other] in CORRUPT) if failed else position
         assert element == plain[source]
-
-
-def test_ranks_agree_with_the_whole() -> None:
-    """The ranks' parts of batches with substitutes make the whole batches."""
-    dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32)).batch(8)
-    parts = [[batch.tolist() for batch in ps.Loader(dataset, shard=ps.Shard(rank, 4))] for rank in range(4)]
-    assert [row for step in zip(*parts, strict=True) for part in step for row in part] == expected_epoch(0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -135,60 +132,47 @@ def one_by_one(dataset: ps.Dataset, num_workers: int) -> tuple[list[int], ValueE
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_budget_ends_in_the_original_error(num_workers: int) -> None:
-    """After the budget is used up, the next error is raised unchanged, with a note."""
+    """After the budget is used up, the next error is raised unchanged, with a note; one of 0 replaces nothing.
+
+    An error elsewhere in a block computes the block again, with the same substitutes, and uses up no budget.
+    """
     dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=2)).batch(1)
     with ps.Loader(dataset, num_workers=num_workers) as loader, pytest.raises(ValueError, match="corrupt") as caught:
         list(loader)
     note, _ = caught.value.__notes__  # the other one names the batch
     assert note.startswith("in step 'decode' at epoch 0, position ")
     assert note.endswith("; the budget of 2 substitutions is used up")
-    assert one_by_one(ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=6)), num_workers)[1] is None
+    for budget, count, error in ((6, 32, "None"), (0, 3, "corrupt 3"), (1, 6, "corrupt 6")):
+        dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=budget)).filter(lambda _: True)
+        found, raised = one_by_one(dataset, num_workers)
+        assert (len(found), str(raised)) == (count, error)
 
 
-def test_a_budget_of_none_replaces_nothing() -> None:
-    """A budget of 0 raises the first error."""
-    found, error = one_by_one(ps.range(32).map(decode, on_error=ps.Substitute(budget=0)), 0)
-    assert found == [0, 10, 20]
-    assert str(error) == "corrupt 3"
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_computing_again_uses_up_no_budget(num_workers: int) -> None:
-    """An error elsewhere in a block computes the block again, with the same substitutes."""
-    dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32, budget=1)).filter(lambda _: True)
-    found, error = one_by_one(dataset, num_workers)
-    assert len(found) == 6
-    assert str(error) == "corrupt 6"
-
-
-PLACES: list[dict[str, Any]] = [
-    {},
-    {"num_workers": 2, "workers": "threads"},
-    {"num_workers": 1, "workers": "processes"},
-    {"isolated": True},
-]
 NUMBERS = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(attempts=32))
 GROUPED = NUMBERS.batch(4).unbatch()
 
 
-@pytest.mark.parametrize("place", PLACES, ids=repr)
 @pytest.mark.parametrize(
-    ("numbers", "on_disk"), [(NUMBERS, False), (GROUPED, True)], ids=["elements in memory", "rows of batches on disk"]
+    ("numbers", "kept_in", "place"),
+    [
+        place_of("inline", NUMBERS, "disk"),
+        place_of("threads", GROUPED, "disk"),
+        place_of("processes", NUMBERS, "memory"),
+        place_of("isolated", GROUPED, "disk"),
+    ],
 )
-def test_a_cache_keeps_no_substitute(
-    numbers: ps.Dataset, place: dict[str, Any], tmp_path: Path, *, on_disk: bool
-) -> None:
+def test_a_cache_keeps_no_substitute(numbers: ps.Dataset, kept_in: str, place: dict[str, Any], tmp_path: Path) -> None:
     """Each epoch has its own substitutes, whichever was computed first, on every rank and after a seek."""
-    plain, cached = (below.shuffle().batch(8) for below in (numbers, numbers.cache(tmp_path if on_disk else None)))
+    folder = tmp_path if kept_in == "disk" else None
+    plain, cached = (below.shuffle().batch(8) for below in (numbers, numbers.cache(folder)))
     with ps.Loader(plain) as loader:
         expected = [[batch.tolist() for batch in loader] for _ in range(3)]
-    for ranks in (1, 2):
-        for rank in range(ranks):
-            with ps.Loader(cached, shard=ps.Shard(rank, ranks), **place) as loader:
-                for epoch in (2, 0, 1):
-                    loader.seek(epoch * len(expected[0]))
-                    share = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
-                    assert [batch.tolist() for batch in loader] == [rows[share] for rows in expected[epoch]]
+    for rank, ranks in ((0, 1), (1, 2)):
+        share = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
+        with ps.Loader(cached, shard=ps.Shard(rank, ranks), **place) as loader:
+            for epoch in (2, 0, 1):
+                loader.seek(epoch * len(expected[0]))
+                assert [batch.tolist() for batch in loader] == [rows[share] for rows in expected[epoch]]
     assert cached[0].tolist() == expected[0][0]
 
 
@@ -333,18 +317,18 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
 
 
-TRANSIENT: dict[str, Callable[[], Exception]] = {
-    "time-out": lambda: OSError(errno.ETIMEDOUT, "timed out"),
-    "input/output": lambda: OSError(errno.EIO, "I/O error"),
-    "TimeoutError": lambda: TimeoutError("late"),
-    "ConnectionResetError": lambda: ConnectionResetError("reset"),
-}
-PERMANENT: dict[str, Callable[[], Exception]] = {
-    "missing": lambda: FileNotFoundError(errno.ENOENT, "no such file"),
-    "denied": lambda: PermissionError(errno.EACCES, "denied"),
-    "without a number": lambda: OSError("truncated"),
-    "ValueError": lambda: ValueError("corrupt"),
-}
+TRANSIENT: list[Callable[[], Exception]] = [
+    lambda: OSError(errno.ETIMEDOUT, "timed out"),
+    lambda: OSError(errno.EIO, "I/O error"),
+    lambda: TimeoutError("late"),
+    lambda: ConnectionResetError("reset"),
+]
+PERMANENT: list[Callable[[], Exception]] = [
+    lambda: FileNotFoundError(errno.ENOENT, "no such file"),
+    lambda: PermissionError(errno.EACCES, "denied"),
+    lambda: OSError("truncated"),
+    lambda: ValueError("corrupt"),
+]
 
 
 def reads_of(flaky: Flaky) -> dict[str, ps.Dataset]:
@@ -354,22 +338,16 @@ def reads_of(flaky: Flaky) -> dict[str, ps.Dataset]:
 
 @pytest.mark.usefixtures("no_waits")
 @pytest.mark.parametrize("kind", ["function", "source"])
-@pytest.mark.parametrize("name", TRANSIENT)
-def test_passing_errors_are_retried(kind: str, name: str) -> None:
-    """Three more attempts are made for each element, one by one and in blocks."""
-    flaky = Flaky(3, TRANSIENT[name])
-    assert list(reads_of(flaky)[kind]) == list(range(6))
-    assert set(flaky.calls.values()) == {4}
+def test_passing_errors_are_retried(kind: str) -> None:
+    """Three more attempts are made for each element, one by one and in blocks; after the fourth the error is raised."""
+    for make_error in TRANSIENT:
+        flaky = Flaky(3, make_error)
+        assert list(reads_of(flaky)[kind]) == list(range(6))
+        assert set(flaky.calls.values()) == {4}
     for num_workers in (0, 2):
-        with ps.Loader(reads_of(Flaky(3, TRANSIENT[name]))[kind].batch(3), num_workers=num_workers) as loader:
+        with ps.Loader(reads_of(Flaky(3, TRANSIENT[0]))[kind].batch(3), num_workers=num_workers) as loader:
             assert [row for batch in loader for row in batch.tolist()] == list(range(6))
-
-
-@pytest.mark.usefixtures("no_waits")
-@pytest.mark.parametrize("kind", ["function", "source"])
-def test_attempts_are_limited(kind: str) -> None:
-    """After the fourth attempt the error is raised unchanged, with a note."""
-    flaky = Flaky(99, TRANSIENT["time-out"])
+    flaky = Flaky(99, TRANSIENT[0])
     with pytest.raises(OSError, match="timed out") as caught:
         reads_of(flaky)[kind][4]
     assert flaky.calls == {4: 4}
@@ -377,20 +355,20 @@ def test_attempts_are_limited(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "source"])
-@pytest.mark.parametrize("name", PERMANENT)
-def test_other_errors_are_not_retried(kind: str, name: str) -> None:
+def test_other_errors_are_not_retried(kind: str) -> None:
     """A missing file is not read again."""
-    flaky = Flaky(99, PERMANENT[name])
-    with pytest.raises(type(PERMANENT[name]())):
-        reads_of(flaky)[kind][4]
-    assert flaky.calls == {4: 1}
+    for make_error in PERMANENT:
+        flaky = Flaky(99, make_error)
+        with pytest.raises(type(make_error())):
+            reads_of(flaky)[kind][4]
+        assert flaky.calls == {4: 1}
 
 
 @pytest.mark.usefixtures("no_waits")
 def test_a_successful_retry_is_no_substitution() -> None:
     """Attempts come before `on_error`: the element is neither replaced nor skipped."""
     for on_error in ("skip", ps.Substitute()):
-        dataset = ps.range(6).map(Flaky(2, TRANSIENT["time-out"]), on_error=on_error)
+        dataset = ps.range(6).map(Flaky(2, TRANSIENT[0]), on_error=on_error)
         with ps.Loader(dataset) as loader:
             assert list(loader) == list(range(6))
             assert loader.replaced() == ()

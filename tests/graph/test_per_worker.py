@@ -11,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock import PerWorker
 from penstock.errors import UsageError
+from tests.dataset.functions import noisy
 from tests.programs.forked import outcome
 
 
@@ -64,17 +65,16 @@ def test_each_worker_makes_its_own_once() -> None:
     assert sorted(log.closed) == sorted(log.made)
 
 
-def test_nothing_is_made_before_it_is_needed() -> None:
-    """Describing a dataset makes nothing."""
+def test_only_make_is_described_and_pickled() -> None:
+    """Describing a dataset makes nothing. A copy makes an object of its own; the object itself is never pickled.
+
+    It takes the step's arguments, and has the name of `make`.
+    """
     log = Log()
     dataset = ps.range(4).map(PerWorker(log.decoder)).batch(2)
     assert repr(dataset)
     assert dataset.fingerprint
     assert log.made == []
-
-
-def test_only_make_is_pickled() -> None:
-    """A copy makes an object of its own; the object itself is never pickled."""
     numbers = PerWorker(Counter)
     assert [numbers(1), numbers(1)] == [1, 2]
     copy = pickle.loads(pickle.dumps(numbers))
@@ -82,6 +82,9 @@ def test_only_make_is_pickled() -> None:
     assert copy == numbers
     assert hash(copy) == hash(numbers)
     assert numbers != PerWorker(noisy_maker)
+    made = ps.range(8).random_map(PerWorker(noisy_maker), name="noisy")
+    assert list(made) == list(ps.range(8).random_map(noisy, name="noisy"))
+    assert "map(Counter)" in repr(ps.range(3).map(numbers))
 
 
 class Counter:
@@ -102,21 +105,9 @@ def noisy_maker() -> Any:
     return noisy
 
 
-def noisy(number: int, rng: np.random.Generator) -> tuple[int, float]:
-    """Return the number with a random one."""
-    return number, rng.random()
-
-
-def test_it_acts_as_the_function_that_it_makes() -> None:
-    """It takes the step's arguments, and has the name of `make`."""
-    made = ps.range(8).random_map(PerWorker(noisy_maker), name="noisy")
-    assert list(made) == list(ps.range(8).random_map(noisy, name="noisy"))
-    assert "map(Counter)" in repr(ps.range(3).map(PerWorker(Counter)))
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_making_is_raised_unchanged(workers: int) -> None:
-    """The user's exception has its type, and a note of step and position."""
+    """The user's exception has its type, and a note of step and position; values that can't be called are refused."""
 
     def make() -> Any:
         raise LookupError("no such model")
@@ -127,10 +118,6 @@ def test_an_error_of_making_is_raised_unchanged(workers: int) -> None:
     ):
         list(loader)
     assert any("in step" in note for note in raised.value.__notes__)
-
-
-def test_values_that_cannot_be_called_are_refused() -> None:
-    """Both arguments and results that can't be called are errors with a remedy."""
     wrong: Any = 3
     with pytest.raises(UsageError, match=r"make must be a function without arguments .* got 3"):
         PerWorker(wrong)

@@ -17,9 +17,9 @@ def refused(*words: str, dataset: Any = NUMBERS, **arguments: Any) -> Case:
     return lambda: ps.Loader(dataset, **arguments), UsageError, words
 
 
-def not_built(dataset: ps.Dataset, *words: str) -> Case:
+def not_built(dataset: ps.Dataset, *words: str, uneven: bool = False) -> Case:
     """Return the case of a dataset that can't be divided among ranks: a GraphError."""
-    return lambda: ps.Loader(dataset, shard=ps.Shard(0, 2)), GraphError, words
+    return lambda: ps.Loader(dataset, shard=ps.Shard(0, 2, uneven=uneven)), GraphError, words
 
 
 class Growing:
@@ -112,7 +112,7 @@ CASES: list[Case] = [
         "on_error=Substitute(…) of step 'double' is above batch(), where it can't be cut into ranks",
         "Use it before batch().",
     ),
-    not_built(SUBSTITUTED.window_shuffle(2), "on_error=Substitute(…) of step 'double' is above batch()"),
+    not_built(SUBSTITUTED.window_shuffle(2), "of step 'double' is above batch(), where it can't be cut", uneven=True),
     refused(
         "step 'double' uses globals=True, which seeds generators that all threads share",
         'use workers="processes" or num_workers=0, or take the rng that random_map hands over',
