@@ -9,16 +9,11 @@ import penstock as ps
 from penstock.errors import GraphError
 from tests.dataset.functions import keep, same
 from tests.equivalence.definition import digests, epoch_of, rank_of
-from tests.equivalence.functions import keeps_two_of_three, with_origin
+from tests.equivalence.functions import keeps_two_of_three, twice, with_origin
 from tests.places import in_places
 
 THREADS: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
 JOINED = {"one part", "parts"}
-
-
-def twice(element: Any) -> list[Any]:
-    """Return the element two times."""
-    return [element, element]
 
 
 FOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {

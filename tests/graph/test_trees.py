@@ -15,6 +15,7 @@ from penstock.errors import GraphError, NoLengthError
 from penstock.sampling import WindowTable
 from penstock.sources import Arrays
 from tests.dataset.functions import double
+from tests.equivalence.functions import twice
 
 SHUFFLED = ps.range(9, seed=7).shuffle()
 FILTERED = ps.range(3).filter(str)
@@ -24,11 +25,6 @@ ENDLESS = FILTERED.repeat()
 def key_and_part(_: object, origin: ps.Origin) -> tuple[int, str]:
     """Return the record's key, and the path of its part."""
     return origin.key, origin.component
-
-
-def twice(element: Any) -> list[Any]:
-    """Return the element two times."""
-    return [element] * 2
 
 
 def draw(_: object, seed: int) -> int:
@@ -107,7 +103,7 @@ def test_windows_of_spans_equal_those_of_whole_episodes(
 
 
 def test_only_the_frames_of_a_window_are_read() -> None:
-    """From a source that reads spans nothing else is requested."""
+    """From a source that reads spans nothing else is requested, and windows that overlap share no memory."""
 
     class Spans(Arrays):
         def read(self, keys: object) -> list[Any]:
@@ -116,6 +112,10 @@ def test_only_the_frames_of_a_window_are_read() -> None:
     windows = ps.read(Spans({"x": np.arange(20).reshape(2, 10)})).windows(4, 3, lengths=[10, 10])
     with ps.Loader(windows.select([1, 5])) as loader:
         assert [window["x"].tolist() for window in loader] == [[3, 4, 5, 6], [16, 17, 18, 19]]
+    batches = ps.read(episodes(1, 6)).map(dict).windows(4, lengths=[6]).batch(3, merge=list)
+    first, second, _ = next(iter(ps.Loader(batches)))
+    first["state"][:] = -1
+    assert second["state"].min() >= 0
 
 
 def test_arrays_without_frames_are_an_error() -> None:
@@ -125,14 +125,6 @@ def test_arrays_without_frames_are_an_error() -> None:
         ps.read([element]).windows(2, 2, lengths=[4])[0]
     with pytest.raises(GraphError, match="must name a new leaf of a dict; the window is a ndarray"):
         ps.read([np.zeros(4)]).windows(2, 2, lengths=[4], mask="mask")[0]
-
-
-def test_windows_that_overlap_share_no_memory() -> None:
-    """Writing to one window changes no other."""
-    windows = ps.read(episodes(1, 6)).map(dict).windows(4, lengths=[6]).batch(3, merge=list)
-    first, second, _ = next(iter(ps.Loader(windows)))
-    first["state"][:] = -1
-    assert second["state"].min() >= 0
 
 
 def test_a_cache_computes_each_element_once() -> None:
@@ -150,31 +142,30 @@ def test_a_cache_computes_each_element_once() -> None:
     assert calls == [1, 3, 0]
 
 
-Joins = dict[str, tuple[Callable[[], ps.Dataset], bool]]
-WITH_ENDS: Joins = {
-    "mix": (lambda: ps.mix([FILTERED, ENDLESS]), False),
-    "mix of endless parts": (lambda: ps.mix([ENDLESS, ENDLESS]), True),
-    "a part of no weight": (lambda: ps.mix({"a": FILTERED, "b": ENDLESS}, {"a": 0, "b": 1}), True),
-    "mix until all have ended": (lambda: ps.mix([FILTERED, ENDLESS], stop="all"), True),
-    "the last weights": (lambda: ps.mix([FILTERED, ENDLESS], {0: {"0": 1}, 9: {"1": 1}}, stop="all"), True),
-    "weights until the first end": (lambda: ps.mix([FILTERED, ENDLESS], {0: {"0": 1}, 9: {"1": 1}}), False),
-    "other last weights": (lambda: ps.mix([FILTERED, ENDLESS], {0: {"1": 1}, 9: {"0": 1}}, stop="all"), False),
-    "mix without end": (lambda: ps.mix([FILTERED, FILTERED], stop="never"), True),
-    "interleave": (lambda: ps.interleave(ENDLESS, FILTERED), True),
-    "zip": (lambda: ps.zip(ENDLESS, FILTERED, unequal="shortest"), False),
-    "zip of endless parts": (lambda: ps.zip(ENDLESS, ENDLESS), True),
-    "concatenate": (lambda: ps.concatenate(FILTERED, ENDLESS), True),
-    "stream": (lambda: ps.stream(lambda: "ab").repeat(), True),
-    "limit": (lambda: ENDLESS.limit(3), False),
-}
+LAST = {0: {"0": 1}, 9: {"1": 1}}
+WITH_ENDS: list[tuple[Callable[[], ps.Dataset], bool]] = [
+    (lambda: ps.mix([FILTERED, ENDLESS]), False),
+    (lambda: ps.mix([ENDLESS, ENDLESS]), True),
+    (lambda: ps.mix({"a": FILTERED, "b": ENDLESS}, {"a": 0, "b": 1}), True),
+    (lambda: ps.mix([FILTERED, ENDLESS], stop="all"), True),
+    (lambda: ps.mix([FILTERED, ENDLESS], LAST, stop="all"), True),
+    (lambda: ps.mix([FILTERED, ENDLESS], LAST), False),
+    (lambda: ps.mix([ENDLESS, FILTERED], LAST, stop="all"), False),
+    (lambda: ps.mix([FILTERED, FILTERED], stop="never"), True),
+    (lambda: ps.interleave(ENDLESS, FILTERED), True),
+    (lambda: ps.zip(ENDLESS, FILTERED, unequal="shortest"), False),
+    (lambda: ps.zip(ENDLESS, ENDLESS), True),
+    (lambda: ps.concatenate(FILTERED, ENDLESS), True),
+    (lambda: ps.stream(lambda: "ab").repeat(), True),
+    (lambda: ENDLESS.limit(3), False),
+]
 
 
-@pytest.mark.parametrize("name", WITH_ENDS)
-def test_an_endless_part_makes_a_join_endless_if_it_counts(name: str) -> None:
+def test_an_endless_part_makes_a_join_endless_if_it_counts() -> None:
     """A mixture follows its rule, a zip ends with its shortest part; an endless dataset has no last batch."""
-    make, is_endless = WITH_ENDS[name]
-    lines = dict(make().batch(2).explain(evaluate=False).sections)["batches"]
-    assert any("there is no last one" in line for line in lines) == is_endless
+    for number, (make, is_endless) in enumerate(WITH_ENDS):
+        lines = dict(make().batch(2).explain(evaluate=False).sections)["batches"]
+        assert any("there is no last one" in line for line in lines) == is_endless, number
 
 
 def test_errors_name_the_part_and_its_record() -> None:
@@ -194,20 +185,19 @@ def test_errors_name_the_part_and_its_record() -> None:
         assert f"in step 'fail' at epoch 0, position 1, key {key} of 'code'" in caught.value.__notes__[0]
 
 
-HELD: dict[str, ps.Dataset] = {
-    "mix": ps.mix([SHUFFLED, SHUFFLED.take(4)]),
-    "mix until all have ended": ps.mix([SHUFFLED, ps.range(4).shuffle()], stop="all"),
-    "mix without end": ps.mix([SHUFFLED, ps.range(4).shuffle()], stop="never"),
-    "zip": ps.zip(ps.range(9), SHUFFLED),
-    "concatenate": ps.concatenate(SHUFFLED, ps.range(9, 18)),
-    "windows": ps.read(np.arange(36).reshape(6, 6)).windows(3, 3, lengths=[6] * 6).map(tuple).shuffle(),
-}
+HELD: list[ps.Dataset] = [
+    ps.mix([SHUFFLED, SHUFFLED.take(4)]),
+    ps.mix([SHUFFLED, ps.range(4).shuffle()], stop="all"),
+    ps.mix([SHUFFLED, ps.range(4).shuffle()], stop="never"),
+    ps.zip(ps.range(9), SHUFFLED),
+    ps.concatenate(SHUFFLED, ps.range(9, 18)),
+    ps.read(np.arange(36).reshape(6, 6)).windows(3, 3, lengths=[6] * 6).map(tuple).shuffle(),
+]
 
 
-@pytest.mark.parametrize("name", HELD)
-def test_the_first_elements_of_a_join_are_those_of_epoch_0(name: str) -> None:
+@pytest.mark.parametrize("dataset", HELD)
+def test_the_first_elements_of_a_join_are_those_of_epoch_0(dataset: ps.Dataset) -> None:
     """Every epoch of a choice has the elements of the first, passes of an endless mixture included."""
-    dataset = HELD[name]
     chosen = dataset.take(8)
     assert list(dataset.epoch(1).take(8)) != list(dataset.epoch(0).take(8))
     for epoch in range(4):
@@ -233,16 +223,10 @@ def test_parts_of_a_split_stay_apart() -> None:
                 assert sorted(ps.mix({name: part}).epoch(epoch)) == sorted(part)
 
 
-def test_the_step_without_positions_is_named() -> None:
-    """Errors name the lowest step that can only be read in order, and its part."""
-    dataset = ps.zip({"x": ps.range(9), "y": ps.range(9).filter(bool)}).map(double)
-    with pytest.raises(NoLengthError, match=r"filter\(bool\) \(part 'y' of zip\({x: …, y: …}\)\) can only be read in"):
-        len(dataset)
-
-
 PARTS = ps.range(4), ps.range(10, 13)
 JOINED = {"web": PARTS[0], "code": PARTS[1]}
 RAGGED = ps.read([np.arange(3)] * 9)
+WINDOWS = "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)"
 TEXTS: dict[str, ps.Dataset] = {
     "interleave({web: …, code: …}).map(str).batch(2)": ps.interleave(JOINED).map(str).batch(2),
     "concatenate(…, …)": ps.concatenate(*PARTS),
@@ -255,26 +239,27 @@ TEXTS: dict[str, ps.Dataset] = {
     "read(list).pack(16, how='best_fit')": RAGGED.pack(16),
     "read(list).pack(8, how='split')": RAGGED.pack(8, how="split"),
     "read(list).bucket(len, [4, 8])": RAGGED.bucket(len, [4, 8], rows=[2, 1]),
-    "read(Arrays({'state': float32[2, 6, 2], 'label': int64[2]})).windows(4, stride=2)": ps.read(
-        episodes(2, 6)
-    ).windows(4, 2, lengths=[6, 6]),
+    WINDOWS: ps.read(episodes(2, 6)).windows(4, 2, lengths=[6, 6]),
 }
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_errors_abbreviate_parts(text: str) -> None:
-    """Each step is shown as its verb; a step with several parts names at most four of them."""
-    with pytest.raises(GraphError) as caught:
-        TEXTS[text].filter(bool).shuffle()
-    assert f"positions, and {text}" in str(caught.value)
+def test_errors_abbreviate_parts() -> None:
+    """Each step is shown as its verb; a step with several parts names at most four of them, and the lowest is named."""
+    for text, dataset in TEXTS.items():
+        with pytest.raises(GraphError) as caught:
+            dataset.filter(bool).shuffle()
+        assert f"positions, and {text}" in str(caught.value)
+    dataset = ps.zip({"x": ps.range(9), "y": ps.range(9).filter(bool)}).map(double)
+    with pytest.raises(NoLengthError, match=r"filter\(bool\) \(part 'y' of zip\({x: …, y: …}\)\) can only be read in"):
+        len(dataset)
+
+
+NUMBERS = itertools.count()
 
 
 def drifting(_: object) -> int:
     """Return another number at every call."""
     return next(NUMBERS)
-
-
-NUMBERS = itertools.count()
 
 
 def test_a_tree_shows_parts_below_their_join() -> None:
@@ -292,18 +277,18 @@ def test_a_tree_shows_parts_below_their_join() -> None:
     assert (len(lines), lines[-1]) == (18, "  └ … 484 more parts")
 
 
-JOINS: dict[str, Callable[[list[ps.Dataset]], ps.Dataset]] = {
-    "interleave": ps.interleave,
-    "concatenate in order": lambda parts: ps.concatenate([parts[0].filter(str), parts[1]]),
-    "zip": partial(ps.zip, unequal="shortest"),
-    "mix in order": lambda parts: ps.mix([parts[0].filter(str), parts[1]]),
-}
+JOINS: list[Callable[[list[ps.Dataset]], ps.Dataset]] = [
+    ps.interleave,
+    lambda parts: ps.concatenate([parts[0].filter(str), parts[1]]),
+    partial(ps.zip, unequal="shortest"),
+    lambda parts: ps.mix([parts[0].filter(str), parts[1]]),
+]
 
 
-@pytest.mark.parametrize("join", JOINS)
-def test_check_looks_into_parts(join: str) -> None:
+def test_check_looks_into_parts() -> None:
     """A step that isn't a function of its input is found in each part of a join, and above it."""
-    with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
-        JOINS[join]([PARTS[0], PARTS[1].map(drifting)]).check(4)
-    with pytest.raises(GraphError, match=r"'above' .* isn't a function of its input"):
-        JOINS[join](list(PARTS)).map(drifting, name="above").check(4)
+    for join in JOINS:
+        with pytest.raises(GraphError, match=r"'drifting' .* isn't a function of its input"):
+            join([PARTS[0], PARTS[1].map(drifting)]).check(4)
+        with pytest.raises(GraphError, match=r"'above' .* isn't a function of its input"):
+            join(list(PARTS)).map(drifting, name="above").check(4)
