@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numpy.random import Generator
 
@@ -59,49 +60,46 @@ def expected_epoch(epoch: int) -> list[int]:
     return [element(position) for position in range(32)]
 
 
-@pytest.mark.parametrize(("num_workers", "size"), [(0, 1), (1, 4), (3, 4), (0, 32)])
-def test_substitutes_follow_from_the_position(num_workers: int, size: int) -> None:
-    """The length stays, and a hash chooses the substitute's position, for any workers, blocks and ranks."""
+def test_substitutes_follow_from_the_position() -> None:
+    """The length stays, and a hash chooses the substitute's position, also on the ranks of a loader.
+
+    The substitute has the random numbers of its own position, below the step and in it.
+    """
     dataset = SHUFFLED.map(decode, on_error=ps.Substitute(attempts=32))
     assert len(dataset) == 32
-    with ps.Loader(dataset.batch(size), num_workers=num_workers) as loader:
-        for epoch in range(2):
-            assert [row for batch in loader for row in batch.tolist()] == expected_epoch(epoch)
-    assert list(dataset) == expected_epoch(0)
-    assert [dataset[position] for position in range(32)] == expected_epoch(0)
-    loaders = [ps.Loader(dataset.batch(8), num_workers=num_workers, shard=ps.Shard(rank, 4)) for rank in range(4)]
-    assert [row for step in zip(*loaders, strict=True) for part in step for row in part] == expected_epoch(0)
+    assert [list(dataset.epoch(epoch)) for epoch in range(2)] == [expected_epoch(0), expected_epoch(1)]
+    loaders = [ps.Loader(dataset.batch(8), num_workers=2, shard=ps.Shard(rank, 4)) for rank in range(4)]
+    for epoch in range(2):
+        assert [row for step in zip(*loaders, strict=True) for part in step for row in part] == expected_epoch(epoch)
     close_all(loaders)
-
-
-def test_a_substitute_is_that_positions_element_exactly() -> None:
-    """The substitute has the random numbers of its own position, below the step and in it."""
     below = SHUFFLED.random_map(noisy)
-    dataset = below.random_map(decode_pair, on_error=ps.Substitute(attempts=32))
+    drawn = below.random_map(decode_pair, on_error=ps.Substitute(attempts=32))
     plain = below.random_map(decode_pair, on_error="raise")
     order = list(SHUFFLED)
-    for position, element in enumerate(dataset):
+    for position, element in enumerate(drawn):
         failed = order[position] in CORRUPT
         source = stand_in("decode_pair", 0, position, lambda other: order[other] in CORRUPT) if failed else position
         assert element == plain[source]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_replacements_are_reported(num_workers: int) -> None:
-    """Each event has step, place, key, error and the substitute's position; the counters agree."""
+def test_replaced_and_skipped_elements_are_reported(num_workers: int) -> None:
+    """Each event has step, place, key, error and the substitute's position; the counters agree, and the others stay."""
     order = list(SHUFFLED)
+    places = [position for position, number in enumerate(order) if number in CORRUPT]
     with ps.Loader(SHUFFLED.map(decode, on_error=ps.Substitute(32)).batch(8), num_workers=num_workers) as loader:
         assert (loader.stats()["substituted"], loader.replaced()) == (0.0, ())
         list(loader)
-        reported = {event.position: event for event in loader.replaced()}
         assert loader.stats()["substituted"] == len(CORRUPT)
-    for position, number in enumerate(order):
-        if number in CORRUPT:
-            taken_from = stand_in("decode", 0, position, lambda other: order[other] in CORRUPT)
-            text = f"ValueError: corrupt {number}"
-            event = Substituted("decode", 0, position, number, text, taken_from, order[taken_from])
-            assert reported.pop(position) == event
-    assert not reported
+        substituted = set(loader.replaced())
+    with ps.Loader(SHUFFLED.map(decode, on_error="skip").batch(5), num_workers=num_workers) as loader:
+        assert np.concatenate(list(loader)).tolist() == [number * 10 for number in order if number not in CORRUPT]
+        assert loader.stats()["skipped"] == len(CORRUPT)
+        skipped = set(loader.replaced())
+    at = [("decode", 0, place, order[place], f"ValueError: corrupt {order[place]}") for place in places]
+    taken = [stand_in("decode", 0, place, lambda other: order[other] in CORRUPT) for place in places]
+    assert skipped == {Skipped(*each) for each in at}
+    assert substituted == {Substituted(*each, other, order[other]) for each, other in zip(at, taken, strict=True)}
 
 
 def test_attempts_run_out() -> None:
@@ -215,29 +213,20 @@ def test_a_failure_of_what_a_cache_computes_again_loses_no_element() -> None:
     assert len(calls) > 8
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_skipped_elements_are_left_out(num_workers: int) -> None:
-    """The others keep their order and random numbers; skipped elements are reported and counted."""
-    dataset = SHUFFLED.map(decode, on_error="skip")
-    expected = [number * 10 for number in SHUFFLED if number not in CORRUPT]
-    assert list(dataset) == expected
-    with ps.Loader(dataset.batch(5), num_workers=num_workers) as loader:
-        assert [row for batch in loader for row in batch.tolist()] == expected
-        reported = loader.replaced()
-        assert loader.stats()["skipped"] == len(CORRUPT)
-    order = list(SHUFFLED)
-    places = [position for position in range(32) if order[position] in CORRUPT]
-    assert set(reported) == {Skipped("decode", 0, p, order[p], f"ValueError: corrupt {order[p]}") for p in places}
+def test_which_datasets_have_positions() -> None:
+    """After skipping, only evaluating shows the number of elements; above a filter no other position is known.
 
-
-def test_skipping_leaves_no_positions() -> None:
-    """Only evaluating shows the number of elements, so the dataset is read in order."""
-    dataset = ps.range(32).map(decode, on_error="skip")
+    The elements that are left keep their random numbers.
+    """
     with pytest.raises(TypeError, match=r"map\(decode, on_error='skip'\) can only be read in order"):
-        len(dataset)
-    noisy_rest = dict(ps.range(32).map(keep, on_error="skip").random_map(noisy))
+        len(ps.range(32).map(decode, on_error="skip"))
+    rest = dict(ps.range(32).map(keep, on_error="skip").random_map(noisy))
     every = dict(ps.range(32).random_map(noisy))
-    assert noisy_rest == {number: value for number, value in every.items() if number not in CORRUPT}
+    assert rest == {number: value for number, value in every.items() if number not in CORRUPT}
+    with pytest.raises(GraphError) as caught:
+        ps.range(9).filter(is_odd).map(decode, on_error=ps.Substitute())
+    assert "on_error=Substitute(…) needs a dataset whose elements have positions" in str(caught.value)
+    assert 'filter(is_odd) can only be read in order. Use on_error="skip" there.' in str(caught.value)
 
 
 def keep(number: int) -> int:
@@ -246,59 +235,14 @@ def keep(number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_raised_error_is_the_users_own(num_workers: int) -> None:
-    """The exception object has its type, traceback and attributes, and a note; the state is the one before it."""
-
-    class DecodeError(Exception):
-        def __init__(self, number: int, *, hint: str) -> None:
-            super().__init__(number, hint)
-            self.hint = hint
-
-    def fail(number: int) -> int:
-        if number == 13:
-            raise DecodeError(number, hint="of its own")
-        return number
-
-    dataset = SHUFFLED.map(fail, name="fail").batch(4)
-    position = list(SHUFFLED).index(13)
-    with ps.Loader(dataset, num_workers=num_workers) as loader:
-        found: list[Any] = []
-        with pytest.raises(DecodeError) as caught:
-            found.extend(batch.tolist() for batch in loader)
-        assert caught.value.hint == "of its own"
-        assert caught.value.__notes__ == [
-            f"in step 'fail' at epoch 0, position {position}, key 13",
-            f"while making the batch of step {position // 4}: epoch 0, from position {position // 4 * 4} on",
-        ]
-        assert caught.traceback[-1].name == "fail"
-        assert len(found) == position // 4
-        assert loader.state_dict()["position"] == position // 4 * 4
-
-
-def test_substitute_needs_positions() -> None:
-    """Above a filter no other position is known; the message names the verb and a remedy."""
-    with pytest.raises(
-        GraphError, match=r"on_error=Substitute\(…\) needs a dataset whose elements have positions"
-    ) as caught:
-        ps.range(9).filter(is_odd).map(decode, on_error=ps.Substitute())
-    assert 'filter(is_odd) can only be read in order. Use on_error="skip" there.' in str(caught.value)
-
-
 class Flaky:
-    """A function, and a source, that fails the first `failures` times for each number."""
+    """A function that fails the first `failures` times for each number."""
 
     def __init__(self, failures: int, make_error: Callable[[], Exception]) -> None:
         self.failures = failures
         self.make_error = make_error
         self.calls: Counter[int] = Counter()
         self.lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, number: int) -> int:
-        return self(number)
 
     def __call__(self, number: int) -> int:
         """Return the number, or fail."""
@@ -308,13 +252,6 @@ class Flaky:
         if calls <= self.failures:
             raise self.make_error()
         return number
-
-
-@pytest.fixture
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry without waiting."""
-    for module in ("penstock.sources._reading", "penstock._graph._apply"):
-        monkeypatch.setattr(f"{module}.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
 
 
 TRANSIENT: list[Callable[[], Exception]] = [
@@ -331,44 +268,24 @@ PERMANENT: list[Callable[[], Exception]] = [
 ]
 
 
-def reads_of(flaky: Flaky) -> dict[str, ps.Dataset]:
-    """Return datasets that call a flaky object as a function and as a source."""
-    return {"function": ps.range(6).map(flaky, name="flaky"), "source": ps.read(flaky)}
+def test_only_passing_errors_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three more attempts are made for each element, one by one and in blocks; after the fourth the error is raised.
 
-
-@pytest.mark.usefixtures("no_waits")
-@pytest.mark.parametrize("kind", ["function", "source"])
-def test_passing_errors_are_retried(kind: str) -> None:
-    """Three more attempts are made for each element, one by one and in blocks; after the fourth the error is raised."""
+    Attempts come before `on_error`: the element is neither replaced nor skipped. A missing file is not read again.
+    """
+    monkeypatch.setattr("penstock._graph._apply.RETRY_WAITS_SECONDS", (0.0, 0.0, 0.0))
     for make_error in TRANSIENT:
         flaky = Flaky(3, make_error)
-        assert list(reads_of(flaky)[kind]) == list(range(6))
+        assert list(ps.range(6).map(flaky)) == list(range(6))
         assert set(flaky.calls.values()) == {4}
-    for num_workers in (0, 2):
-        with ps.Loader(reads_of(Flaky(3, TRANSIENT[0]))[kind].batch(3), num_workers=num_workers) as loader:
-            assert [row for batch in loader for row in batch.tolist()] == list(range(6))
-    flaky = Flaky(99, TRANSIENT[0])
-    with pytest.raises(OSError, match="timed out") as caught:
-        reads_of(flaky)[kind][4]
-    assert flaky.calls == {4: 4}
-    assert "key 4" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize("kind", ["function", "source"])
-def test_other_errors_are_not_retried(kind: str) -> None:
-    """A missing file is not read again."""
-    for make_error in PERMANENT:
-        flaky = Flaky(99, make_error)
-        with pytest.raises(type(make_error())):
-            reads_of(flaky)[kind][4]
-        assert flaky.calls == {4: 1}
-
-
-@pytest.mark.usefixtures("no_waits")
-def test_a_successful_retry_is_no_substitution() -> None:
-    """Attempts come before `on_error`: the element is neither replaced nor skipped."""
-    for on_error in ("skip", ps.Substitute()):
-        dataset = ps.range(6).map(Flaky(2, TRANSIENT[0]), on_error=on_error)
-        with ps.Loader(dataset) as loader:
-            assert list(loader) == list(range(6))
+    for on_error in ("raise", "skip", ps.Substitute()):
+        dataset = ps.range(6).map(Flaky(3, TRANSIENT[0]), on_error=on_error).batch(3, merge=list)
+        with ps.Loader(dataset, num_workers=2 if on_error == "raise" else 0) as loader:
+            assert [row for batch in loader for row in batch] == list(range(6))
             assert loader.replaced() == ()
+    for make_error, calls in ((TRANSIENT[0], 4), *((make_error, 1) for make_error in PERMANENT)):
+        flaky = Flaky(99, make_error)
+        with pytest.raises(type(make_error())) as caught:
+            _ = ps.range(6).map(flaky)[4]
+        assert flaky.calls == {4: calls}
+        assert "key 4" in caught.value.__notes__[0]
