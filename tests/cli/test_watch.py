@@ -61,8 +61,8 @@ def views_of(pid: int, columns: tuple[int, int]) -> tuple[int, list[str]]:
     # An interval of many jobs, also on a busy machine: what limits the program is that of the last interval.
     command = [*COMMAND, str(pid), "--interval", "0.6"]
     text, end = "", "\x1b[J"
-    variables, streams = environment | {"TERM": "xterm"}, {"stdin": slave, "stdout": slave, "stderr": slave}
-    with subprocess.Popen(command, **streams, env=variables, preexec_fn=take_terminal) as program:
+    streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave, "env": environment | {"TERM": "xterm"}}
+    with subprocess.Popen(command, **streams, preexec_fn=take_terminal) as program:
         os.close(slave)
         steps: list[Any] = [partial(set_columns, master, columns[1]), partial(os.write, master, b"\x03")]
         seen = 0

@@ -143,6 +143,7 @@ def test_other_steps_change_no_shuffle(length: int, seed: int, others: list[str]
 
 def test_epochs_and_seeds_draw_apart() -> None:
     """Other epochs, and datasets of other seeds, draw other numbers."""
-    for form, function in (("generator", draw), ("seed", seed_itself)):
+    forms: list[tuple[Any, Any]] = [("generator", draw), ("seed", seed_itself)]
+    for form, function in forms:
         seeded = [ps.range(30, seed=seed).random_map(function, rng=form) for seed in (0, 1, 2, -1, 2**63)]
         assert_distinct(drawn for dataset in seeded for epoch in range(4) for drawn in epoch_of(dataset, epoch))

@@ -52,7 +52,8 @@ def test_all_pairs_equal_the_definition(part: int) -> None:
     """Each form of a verb above each other one; a state that is saved inline resumes inline or with threads."""
     with ps.Loader(numbers(), **THREADS) as owner:  # its threads serve all pairs
         other = {"workers": owner} if IS_LONG or part % 2 else INLINE
-        counts = check_combinations(filter(is_usual, PAIRS[part::PARTS]), numbers(), INLINE, other)
+        pairs = [pair for pair in PAIRS[part::PARTS] if is_usual(pair)]
+        counts = check_combinations(pairs, numbers(), INLINE, other)
     assert counts.compared > 5 * counts.refused
 
 

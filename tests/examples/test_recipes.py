@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,28 +41,13 @@ class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc, name-defined
     def __iter__(self) -> Any: ...
 
 
-class AsyncDataset(ABC):
-    """The protocol of Levanter's datasets."""
+def _abstract(*names: str) -> type:
+    """Return a class whose methods of these names are abstract."""
+    return type("AsyncDataset", (ABC,), {name: abstractmethod(lambda *_: None) for name in names})
 
-    @abstractmethod
-    async def async_len(self) -> int:
-        """Return the number of elements at the end."""
 
-    @abstractmethod
-    async def final_length_is_known(self) -> bool:
-        """Return whether this number is known."""
-
-    @abstractmethod
-    def is_finite(self) -> bool:
-        """Return whether it will be."""
-
-    @abstractmethod
-    async def current_len(self) -> int | None:
-        """Return the number of elements now."""
-
-    @abstractmethod
-    async def get_batch(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return some elements."""
+AsyncDataset = _abstract("async_len", "final_length_is_known", "is_finite", "current_len", "get_batch")
+"""The protocol of Levanter's datasets."""
 
 
 def namespace(package: str, name: str, stand_in: type, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -173,16 +173,6 @@ class Holding:
     seen: tuple[list[int], object]
 
 
-def pair_of(value: object) -> tuple[object, object]:
-    """Return a value twice."""
-    return value, value
-
-
-def named(value: object) -> dict[str, object]:
-    """Return a value under a name."""
-    return {"one": value}
-
-
 LEAVES: st.SearchStrategy[object] = st.sampled_from([1, "text", (2, 3), frozenset({4})])
 OBJECTS: st.SearchStrategy[object] = st.sampled_from(
     [threading.Lock(), types.SimpleNamespace(), Plain(1), Resize(3), Holding(([1], Unknown()))]
@@ -193,8 +183,8 @@ HELD: st.SearchStrategy[object] = st.recursive(
         st.lists(inner, max_size=2)
         | st.builds(Plain, inner)
         | st.builds(types.SimpleNamespace, size=inner)
-        | st.builds(named, inner)
-        | st.builds(pair_of, inner)
+        | st.dictionaries(st.just("one"), inner)
+        | inner.map(lambda value: (value, value))
     ),
     max_leaves=6,
 )
@@ -356,17 +346,11 @@ class Scale:
         return self._factor**2
 
 
-def unit_of(value: Any, unit: str) -> Any:
-    """Return the value, after its attribute `unit` was set."""
-    value.unit = unit
-    return value
-
-
-def configured(value: str) -> configparser.ConfigParser:
-    """Return a configuration with one value."""
-    config = configparser.ConfigParser()
-    config["a"] = {"b": value}
-    return config
+def counted(unit: str) -> Count:
+    """Return a number with an attribute."""
+    count = Count(1)
+    count.unit = unit
+    return count
 
 
 def signal(rate: int) -> Signal:
@@ -396,7 +380,7 @@ HOLDING: list[tuple[Callable[[Any], object], object, object]] = [
     (struct.Struct, "<I", ">I"),
     (string.Template, "a $x", "b $x"),
     (textwrap.TextWrapper, 10, 30),
-    (configured, "1", "2"),
+    (lambda value: configparser.ConfigParser({"a": value}), "1", "2"),
     (UserDict, {"a": 1}, {"a": 2}),
     (UserList, [1], [2]),
     (ChainMap, {"a": 1}, {"a": 2}),
@@ -408,7 +392,7 @@ HOLDING: list[tuple[Callable[[Any], object], object, object]] = [
     (Text, "a", "b"),
     (Text, "a" * 2000, "b" * 2000),
     (Count, 1, 2),
-    (lambda unit: unit_of(Count(1), unit), "bytes", "rows"),
+    (counted, "bytes", "rows"),
     (Vocabulary, 1, 2),
     (signal, 1, 2),
     (lambda factory: defaultdict(factory, a=1), int, float),

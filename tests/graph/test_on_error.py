@@ -141,8 +141,8 @@ def test_a_budget_ends_in_the_original_error(num_workers: int) -> None:
     assert note.startswith("in step 'decode' at epoch 0, position ")
     assert note.endswith("; the budget of 2 substitutions is used up")
     for budget, count, error in ((6, 32, "None"), (0, 3, "corrupt 3"), (1, 6, "corrupt 6")):
-        dataset = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=budget)).filter(lambda _: True)
-        found, raised = one_by_one(dataset, num_workers)
+        budgeted = ps.range(32, seed=5).map(decode, on_error=ps.Substitute(32, budget=budget)).filter(lambda _: True)
+        found, raised = one_by_one(budgeted, num_workers)
         assert (len(found), str(raised)) == (count, error)
 
 
