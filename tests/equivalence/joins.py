@@ -58,13 +58,20 @@ def parts(draw: st.DrawFn, one: st.SearchStrategy[ps.Dataset]) -> dict[str, ps.D
     return {name: draw(one) for name in names}
 
 
+Weights = dict[str, float]
+
+
 @st.composite
-def weights(draw: st.DrawFn, names: list[str], *, may_change: bool = True) -> Any:
-    """Draw weights for each name, or, if they may change, a schedule of these."""
-    one = st.fixed_dictionaries(dict.fromkeys(names, WEIGHTS))
-    if not may_change or draw(st.booleans()):
-        return draw(one)
-    return {0: draw(one)} | draw(st.dictionaries(st.integers(1, 60), one, max_size=2))
+def weights(draw: st.DrawFn, names: list[str]) -> Weights:
+    """Draw a weight for each name."""
+    return {name: draw(WEIGHTS) for name in names}
+
+
+@st.composite
+def schedules(draw: st.DrawFn, names: list[str]) -> dict[int, Weights]:
+    """Draw a schedule of up to three segments."""
+    starts = draw(st.lists(st.integers(1, 60), max_size=2, unique=True))
+    return {start: draw(weights(names)) for start in [0, *starts]}
 
 
 def count_of(dataset: ps.Dataset, position: int) -> int:
@@ -83,7 +90,7 @@ def joined(draw: st.DrawFn) -> ps.Dataset:
     size = len(dataset)
     match draw(st.integers(0, 7)):
         case 0:
-            dataset = ps.mix(named, draw(weights(list(named))), stop=draw(STOPS))
+            dataset = ps.mix(named, draw(weights([*named]) | schedules([*named])), stop=draw(STOPS))
         case 1:
             filled = {name: part for name, part in named.items() if len(part)} or {"only": ps.range(5)}
             dataset = ps.mix(filled, stop="never").take(draw(st.integers(0, 120)))
@@ -160,7 +167,8 @@ def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
             indexed = all(positions_of(part) is not None for part in named.values())
             measure = weight_of if dealable and indexed else draw(st.sampled_from([None, weight_of]))
             stop: Literal["first", "all"] = "all" if dealable else draw(STOPS)
-            return ps.mix(named, draw(weights(list(named), may_change=not dealable)), measure=measure, stop=stop)
+            one = weights([*named])
+            return ps.mix(named, draw(one if dealable else one | schedules([*named])), measure=measure, stop=stop)
         case 1:
             return ps.concatenate(draw(parts(ordered)))
         case 2 if not dealable:

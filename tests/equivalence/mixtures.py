@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.equivalence.functions import add_one, copies, flat_sum, jitter, keeps_two_of_three, weight_of
 from tests.equivalence.graphs import SEEDS, batched, indexable, sources
-from tests.equivalence.joins import WEIGHTS, joined, uniform
+from tests.equivalence.joins import Weights, joined, schedules, uniform
 
 Verb = Callable[[ps.Dataset], ps.Dataset]
-Weights = dict[str, float]
 
 JITTERED: Verb = lambda dataset: dataset.random_map(jitter)  # noqa: E731 - one of a list of verbs
 NAMES: tuple[str, ...] = ("web", "code", "books", "wiki", "more")
@@ -72,19 +71,6 @@ class Mixture:
         """Return a part alone, as seen from above the mixture."""
         stop: Literal["first", "never"] = "never" if self.stop == "never" else "first"
         return ps.mix({name: self.parts[name]}, stop=stop, measure=self.measure)
-
-
-@st.composite
-def weights(draw: st.DrawFn, names: list[str]) -> Weights:
-    """Draw a weight for each name."""
-    return {name: draw(WEIGHTS) for name in names}
-
-
-@st.composite
-def schedules(draw: st.DrawFn, names: list[str]) -> dict[int, Weights]:
-    """Draw a schedule of up to three segments."""
-    starts = draw(st.lists(st.integers(1, 60), max_size=2, unique=True))
-    return {start: draw(weights(names)) for start in [0, *starts]}
 
 
 @st.composite

@@ -14,8 +14,8 @@ from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest, element_of, never_ends, positions_of
 from tests.equivalence.functions import with_origin
 from tests.equivalence.graphs import indexable
-from tests.equivalence.joins import uniform
-from tests.equivalence.mixtures import NAMES, Mixture, any_indexable, enough, indexable_mixtures, named, weights
+from tests.equivalence.joins import uniform, weights
+from tests.equivalence.mixtures import NAMES, Mixture, any_indexable, enough, indexable_mixtures, named
 from tests.equivalence.test_machine import REMAINDERS, SIZES, WORKERS, LoaderMachine, Place, Saved
 
 LEAST = 24  # rows of an epoch: as many as the largest batch

@@ -19,8 +19,8 @@ import penstock as ps
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, digest, positions_of, rank_of
 from tests.equivalence.functions import keeps_two_of_three
-from tests.equivalence.joins import in_order
-from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures, weights
+from tests.equivalence.joins import in_order, weights
+from tests.equivalence.mixtures import Mixture, grouped, ordered_mixtures
 from tests.profiles import fewer
 
 SIZES = st.sampled_from([12, 12, 24, 36])  # for 1, 2, 3 and 4 ranks

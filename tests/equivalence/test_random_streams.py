@@ -15,6 +15,7 @@ EPOCHS = 3
 LENGTHS = st.integers(1, 40)
 SEEDS = st.integers(0, 1000)
 Verb = Callable[[ps.Dataset], ps.Dataset]
+Collect = Callable[[list[Any], np.random.Generator], list[Any]]
 
 
 def draw(element: Any, rng: np.random.Generator) -> tuple[int, int]:
@@ -93,8 +94,8 @@ def test_steps_and_rows_draw_apart(length: int, seed: int, size: int) -> None:
     The same name gives the same draws for another function, and another name gives others.
     """
     rows = ps.range(length, seed=seed)
-    one: Callable[..., Any] = lambda found, rng: [*found, draw(None, rng)]  # noqa: E731 - lambdas are what is tested
-    other: Callable[..., Any] = lambda found, rng: [*found, draw(None, rng)]  # noqa: E731 - likewise
+    one: Collect = lambda found, rng: [*found, draw(None, rng)]  # noqa: E731 - lambdas are what is tested
+    other: Collect = lambda found, rng: [*found, draw(None, rng)]  # noqa: E731 - likewise
     chain = rows.map(lambda _: []).random_map(collect).random_map(one).random_map(other).random_map(collect)
     assert_distinct(drawn for found in draws(chain) for drawn in found)
     assert_distinct(draws(rows.shuffle().batch(size).unbatch().random_map(draw)))

@@ -70,15 +70,6 @@ def walk(mixture: Scheduled, stop: Stop) -> Iterator[int]:
 FILTERED = st.frozensets(st.sampled_from(PARTS), min_size=1)
 
 
-@given(scheduled(ONE_WEIGHT, least=1), st.sampled_from(["first", "all", "never"]), FILTERED)
-def test_a_part_at_a_time_is_read_as_with_positions(
-    mixture: Scheduled, stop: Literal["first", "all", "never"], filtered: frozenset[str]
-) -> None:
-    """If each change has one part with a weight, both rules have the same order."""
-    ordered = mixture.mixed(stop, filtered).limit(60)
-    assert list(ordered) == list(mixture.mixed(stop).take(60))
-
-
 @given(scheduled(WEIGHTS), STOPS, FILTERED, DECISIONS)
 @example(Scheduled((1, 2, 2), {0: (1, 0, 0), 2: (0, 1, 2), 4: (0, 0, 1)}), "all", frozenset("a"), None)
 @example(Scheduled((0, 3, 4), {0: (0, 0, 1), 1: (0, 1, 1)}), "first", frozenset("a"), 2)  # in several chunks
@@ -97,16 +88,21 @@ def test_changes_whose_parts_have_ended_are_skipped(
                 assert list(resumed) == expected[count:]
 
 
-@given(scheduled(WEIGHTS), FILTERED)
-def test_the_parts_of_the_last_change_are_read_to_their_ends(mixture: Scheduled, filtered: frozenset[str]) -> None:
-    """With `stop="all"` a mixture that is read in order has all elements of these parts, as one with positions has."""
+@given(scheduled(WEIGHTS), scheduled(ONE_WEIGHT, least=1), st.sampled_from(["first", "all", "never"]), FILTERED)
+def test_a_mixture_with_positions_follows_its_schedule(
+    mixture: Scheduled, single: Scheduled, stop: Literal["first", "all", "never"], filtered: frozenset[str]
+) -> None:
+    """With `stop="all"`, all elements of the parts of the last change are read, as in a mixture that is read in order.
+
+    If each change has one part with a weight, both rules have the same order.
+    """
     last = mixture.schedule[max(mixture.schedule)]
-    for dataset in (mixture.mixed("all"), mixture.mixed("all", filtered)):
-        found = list(dataset)
-        for number, weight in enumerate(last):
-            own = [each for each in found if each // 100 == number]
-            expected = list(range(100 * number, 100 * number + mixture.lengths[number]))
-            assert own == (expected if weight else expected[: len(own)])
+    found = list(mixture.mixed("all"))
+    for number, weight in enumerate(last):
+        own = [each for each in found if each // 100 == number]
+        expected = list(range(100 * number, 100 * number + mixture.lengths[number]))
+        assert own == (expected if weight else expected[: len(own)])
+    assert list(single.mixed(stop, filtered).limit(60)) == list(single.mixed(stop).take(60))
 
 
 def test_an_element_is_measured_before_the_consumer_writes_to_it() -> None:

@@ -10,26 +10,9 @@ import pytest
 import penstock as ps
 
 
-def twice(element: Any) -> list[Any]:
-    """Return the element twice."""
-    return [element] * 2
-
-
 def three(element: Any) -> list[Any]:
     """Return the element three times."""
     return [element] * 3
-
-
-def seed_of(element: Any, seed: int) -> int:
-    """Return the seed of the element's stream."""
-    del element
-    return seed
-
-
-def origin_of(element: Any, origin: ps.Origin) -> tuple[int, int, int]:
-    """Return the address of the element's streams."""
-    del element
-    return origin.epoch, origin.position, origin.ordinal
 
 
 def digest(seeds: Iterable[int]) -> str:
@@ -39,29 +22,26 @@ def digest(seeds: Iterable[int]) -> str:
 
 
 def nested(depth: int, *, counted: bool, times: int = 3) -> ps.Dataset:
-    """Return a dataset with a number of steps, each of which makes two or three elements of one."""
+    """Return a dataset with a number of steps, each of which makes some elements of one."""
     dataset = ps.range(5, seed=3)
     for level in range(depth):
         counts = [times] * (5 * times**level) if counted else None
-        dataset = dataset.flat_map(three if times == 3 else twice, name=f"f{level}", counts=counts)
+        dataset = dataset.flat_map(lambda element: [element] * times, name=f"f{level}", counts=counts)
     return dataset
 
 
 def seeded(dataset: ps.Dataset) -> ps.Dataset:
     """Return the seeds of the elements' streams."""
-    return dataset.random_map(seed_of, rng="seed", name="s")
+    return dataset.random_map(lambda _, seed: seed, rng="seed", name="s")
 
 
 DOCUMENTS = [np.arange(7), np.arange(40), np.arange(5)]
 
 
 FROZEN: list[tuple[ps.Dataset, str]] = [
-    (nested(1, counted=False), "aeee06df27f9e5c9"),
-    (nested(1, counted=True), "aeee06df27f9e5c9"),
-    (nested(2, counted=False), "35f92c6378176761"),
-    (nested(2, counted=True), "35f92c6378176761"),
-    (nested(3, counted=False), "df3633e602bf4a4c"),
-    (nested(3, counted=True), "df3633e602bf4a4c"),
+    *((nested(1, counted=counted), "aeee06df27f9e5c9") for counted in (False, True)),
+    *((nested(2, counted=counted), "35f92c6378176761") for counted in (False, True)),
+    *((nested(3, counted=counted), "df3633e602bf4a4c") for counted in (False, True)),
     (ps.range(30, seed=3).batch(4).unbatch().batch(4).unbatch(), "0626e2c4690466cc"),
     (ps.read([np.arange(7), np.arange(4)], seed=3).windows(3, 2, lengths=[7, 4]).flat_map(three), "f96fd4c3ae857d75"),
     (ps.read(DOCUMENTS, seed=3).pack(8).flat_map(three), "40742915ea6e569c"),
@@ -82,7 +62,8 @@ def test_streams_are_distinct_at_any_depth(depth: int, *, counted: bool) -> None
     dataset = seeded(elements)
     expected = list(dataset)
     assert len(set(expected)) == 5 * 2**depth
-    assert len(set(elements.map_with_origin(origin_of))) == 5 * 2**depth
+    origins = elements.map_with_origin(lambda _, origin: (origin.epoch, origin.position, origin.ordinal))
+    assert len(set(origins)) == 5 * 2**depth
     with ps.Loader(dataset, num_workers=2 * counted) as loader:
         assert list(loader) == expected
 

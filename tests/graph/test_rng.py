@@ -75,7 +75,11 @@ def test_the_struct_is_as_expected_here(monkeypatch: pytest.MonkeyPatch) -> None
     with monkeypatch.context() as patch:
         patch.delattr(StepGenerator, "at")
         assert [several_draws(rng) for rng in StepGenerator().streams(9, blocks(places))] == expected
-    monkeypatch.setattr("penstock._graph._rng._PhiloxStruct.is_as_expected", lambda *_: False)
+
+    def is_as_expected(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("penstock._graph._rng._PhiloxStruct.is_as_expected", is_as_expected)
     assert [several_draws(rng) for rng in StepGenerator().streams(9, blocks(places))] == expected
 
 
