@@ -46,15 +46,15 @@ TRANSPORT: Final[Faults] = {
     "transport/_arena/_region_pool.py": {
         "arena: a slot is a page short": (
             *("max(-(-size_bytes // PAGE_BYTES), 1) * PAGE_BYTES", "max(size_bytes // PAGE_BYTES, 1) * PAGE_BYTES"),
-            "transport/arena/test_sizing.py",
+            "transport/arena/test_owner.py",
         ),
         "arena: a slot that is too small is leased": (
             *("bisect_left(sizes, need.touched_bytes)", "bisect_left(sizes, need.touched_bytes) - 1"),
-            *("transport/arena/test_sizing.py", "transport/arena/test_owner.py"),
+            "transport/arena/test_owner.py",
         ),
         "arena: less memory than needed is returned to the system": (
             *("if excess_bytes <= 0:\n break", "if chosen:\n            break"),
-            "transport/arena/test_sizing.py",
+            "transport/arena/test_owner.py",
         ),
         "arena: touched pages count once for each lease": (
             "self.touched_bytes += need.touched_bytes - slot.touched_bytes",
