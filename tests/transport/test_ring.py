@@ -66,10 +66,11 @@ def test_calls_out_of_turn_are_refused() -> None:
 
 def test_numbers_out_of_range_are_refused() -> None:
     """Every number is checked before it reaches the words."""
-    with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):
-        SlotRing(max_blocks=0)
-    with pytest.raises(UsageError, match=r"capacity must be in \[1, 1024\] slots; got 1025"):
-        SlotRing(max_blocks=1, capacity=1025)
+    for make in (SlotRing, SlotRing.shared):
+        with pytest.raises(UsageError, match=r"max_blocks must be in \[1, 1048576\]; got 0"):
+            make(max_blocks=0)
+        with pytest.raises(UsageError, match=r"capacity must be in \[1, 1024\] slots; got 1025"):
+            make(max_blocks=1, capacity=1025)
     ring = SlotRing(max_blocks=2, capacity=4)
     for slot, number, blocks in ((4, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 3)):
         with pytest.raises(UsageError, match=rf"got slot={slot}, number={number}, blocks={blocks}"):

@@ -82,18 +82,18 @@ def test_at_the_limit_there_is_no_lease_until_one_is_dropped() -> None:
         assert len(lease_of(arena, PAGE)) == PAGE
 
 
-def test_idle_memory_is_given_back_first() -> None:
-    """Slots without holds make room for those of another size, the least recently used first."""
+@pytest.mark.parametrize(("more", "discarded"), [(1, 1), (2, 4)])
+def test_idle_memory_is_given_back_first(more: int, discarded: int) -> None:
+    """Slots without holds make room for those of another size, the least recently used first, and as few as do."""
     with Arena(max_bytes=12 * PAGE) as arena:
-        slots = [lease_of(arena, size * PAGE).slot for size in (1, 3, 8)]
-        assert slots == [0, 1, 2]
+        assert [lease_of(arena, size * PAGE).slot for size in (1, 3, 8)] == [0, 1, 2]
         assert touched_bytes(arena) == arena.counters.bytes == 12 * PAGE
-        grown = lease_of(arena, 10 * PAGE)  # by 2 pages, for which slots 0 and 1 go
+        grown = lease_of(arena, (8 + more) * PAGE)
         assert grown.slot == 2
-        assert touched_bytes(arena) == arena.counters.bytes == 10 * PAGE
-        assert arena.counters.discarded_bytes == 4 * PAGE
-        assert arena.lease_nowait(3 * PAGE) is None
-        again = bytes_of(lease_of(arena, 2 * PAGE))
+        assert touched_bytes(arena) == arena.counters.bytes == (12 + more - discarded) * PAGE
+        assert arena.counters.discarded_bytes == discarded * PAGE
+        assert arena.lease_nowait((5 - more) * PAGE) is None
+        again = bytes_of(lease_of(arena, (4 - more) * PAGE))
         assert not again.any()
 
 
