@@ -215,7 +215,8 @@ async def test_leaving_early_withdraws_the_rest(extension: Extension, *, by_an_e
     extension.open_gate()
     with pytest.raises(KeyError if by_an_error else asyncio.CancelledError):
         await task
-    assert (target, out) == (b"xxx", bytes(3))
+    assert target == b"xxx"
+    assert out == bytes(3)
 
 
 @on_loop

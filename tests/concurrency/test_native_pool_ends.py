@@ -81,7 +81,8 @@ async def test_a_loop_closed_before_its_jobs_end(extension: Extension) -> None:
     assert is_held(running)
     extension.open_gate()
     await released(running)
-    assert (running, queued) == (b"xxx", bytes(3))
+    assert running == b"xxx"
+    assert queued == bytes(3)
 
 
 @on_loops
