@@ -194,24 +194,19 @@ def test_attributes_of_other_libraries_are_answered(owner: object, text: str, na
         assert name not in dir(owner)
 
 
-@pytest.mark.parametrize("call", ARGUMENTS)
-def test_arguments_of_other_libraries_are_answered(call: str) -> None:
+def test_arguments_of_other_libraries_are_answered() -> None:
     """The TypeError has a call that can be made, with the given value where it keeps its meaning."""
-    named: Any = CALLS.get(call) or getattr(ps.range(100), call)
-    for name, remedy in ARGUMENTS[call].items():
-        value = VALUES.get(name, 2)
-        with pytest.raises(TypeError, match=rf"^{call}\(\) has no argument '{name}'\. ") as caught:
-            named(**{name: value})
-        _check(remedy, str(caught.value), getattr(value, "__name__", None) or repr(value))
-
-
-@pytest.mark.parametrize("call", POSITIONAL)
-def test_too_many_arguments_are_answered(call: str) -> None:
-    """The TypeError has a call that can be made."""
-    named: Any = CALLS.get(call) or getattr(ps.range(100), call)
-    with pytest.raises(TypeError, match=rf"^{call}\(\) was called with too many arguments") as caught:
-        named(1, 2, 3)
-    _check(POSITIONAL[call], str(caught.value))
+    for call, names in ARGUMENTS.items():
+        named: Any = CALLS.get(call) or getattr(ps.range(100), call)
+        for name, remedy in names.items():
+            value = VALUES.get(name, 2)
+            with pytest.raises(TypeError, match=rf"^{call}\(\) has no argument '{name}'\. ") as caught:
+                named(**{name: value})
+            _check(remedy, str(caught.value), getattr(value, "__name__", None) or repr(value))
+    for call, remedy in POSITIONAL.items():
+        with pytest.raises(TypeError, match=rf"^{call}\(\) was called with too many arguments") as many:
+            (CALLS.get(call) or getattr(ps.range(100), call))(1, 2, 3)
+        _check(remedy, str(many.value))
 
 
 def test_forms_of_other_libraries_are_accepted() -> None:

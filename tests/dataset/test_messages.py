@@ -59,7 +59,7 @@ MIXED: list[Case] = [
     usage(lambda: ps.mix(PARTS, stop=anything("last")), 'stop must be "first", "all" or "never"; got stop=\'last\''),
     usage(lambda: ps.mix(PARTS, measure=anything(3)), "measure takes a function; got 3"),
     *(
-        usage(functools.partial(ps.mix, PARTS, weights), *words)
+        usage(functools.partial(ps.mix, PARTS, anything(weights)), *words)
         for weights, words in (
             ([1, 2], ("weights must be a dict with a weight for each name", "got [1, 2]")),
             ({}, ("weights must be a dict with a weight for each name", "got {}")),

@@ -4,7 +4,6 @@ import importlib
 import io
 import itertools
 import struct
-import subprocess
 import sys
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import penstock as ps
 from penstock.batching import normalize_images
 from penstock.images import Pixels, decode_crop_resize
 from tests.images.photographs import encoded, photograph, pillow
+from tests.programs.forked import outcome
 
 SIZES: Final = [(64, 64), (50, 90), (7, 300)]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -242,9 +242,10 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.usefixtures("forked_programs")
 def test_a_resize_that_lacks_memory_fails_each_time() -> None:
     """The weights of a resize that failed aren't used by the next one of the same sizes."""
-    ended = subprocess.run([sys.executable, "-c", SMALL_MEMORY], capture_output=True, text=True, check=False)
+    ended = outcome(SMALL_MEMORY)
     assert (ended.returncode, ended.stdout) == (0, "MemoryError\n" * 2), ended.stderr
 
 

@@ -289,13 +289,9 @@ FUZZED = [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sql
 @pytest.mark.parametrize("name", FUZZED)
 @given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none(), late=st.booleans())
 def test_a_changed_byte_gives_records_or_an_error(
-    name: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    at: int,
-    value: int | None,
-    late: bool,  # noqa: FBT001 - given by a strategy
+    name: str, tmp_path_factory: pytest.TempPathFactory, *, at: int, value: int | None, late: bool
 ) -> None:
-    """Where a byte is changed, also unnoticed after indexing, or a file ends, records or an error of Penstock come."""
+    """If a byte is changed, also unnoticed after indexing, or a file ends, records or an error of Penstock come."""
     records, prepare = (CASES | BLOCKS)[name]
     folder = tmp_path_factory.mktemp("changed")
     make = prepare(folder, records)

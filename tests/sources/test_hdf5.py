@@ -51,7 +51,7 @@ def write(path: Path, part: slice) -> None:
 
 @pytest.mark.parametrize("decoded_bytes", [1 << 30, 0])
 def test_two_files_keep_the_promises_of_a_source(tmp_path: Path, decoded_bytes: int) -> None:
-    """Where all blocks are kept, and where one is."""
+    """If all blocks are kept, and if one is."""
     write(tmp_path / "0.h5", slice(0, 40))
     write(tmp_path / "1.h5", slice(40, 70))
     check_source(lambda: HDF5(f"{tmp_path}/*.h5", decoded_bytes=decoded_bytes), RECORDS)

@@ -95,28 +95,24 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert doctest.testmod(importlib.import_module("penstock.sources._lance")) == (0, 3)
 
 
-BAD: list[tuple[str, Callable[[Path], object], str]] = [
-    ("no dataset", lambda path: Lance(path.parent), "reads the folder of a dataset; '.*' can't be found"),
-    ("no version", lambda path: Lance(path, version=9), "a.lance', version 9, can't be found"),
-    ("a version below 1", lambda path: Lance(path, version=-1), "version must be at least 1; got -1"),
-    ("one column twice", lambda path: Lance(path, columns=["id", "id"]), "got 'id' twice"),
-    ("no columns", lambda path: Lance(path, columns=[]), "at least one column"),
-    (
-        "no column",
-        lambda path: Lance(path, columns=["id", "x"]),
-        "no column 'x' in '.*a.lance'; its columns are 'id', 'text'",
-    ),
-    ("no column of lengths", lambda path: Lance(path).lengths("x"), "no column 'x' in '.*a.lance'"),
-    ("numbers", lambda path: Lance(path).lengths("id"), "id"),
+BAD: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: Lance(path.parent), "reads the folder of a dataset; '.*' can't be found"),
+    (lambda path: Lance(path, version=9), "a.lance', version 9, can't be found"),
+    (lambda path: Lance(path, version=-1), "version must be at least 1; got -1"),
+    (lambda path: Lance(path, columns=["id", "id"]), "got 'id' twice"),
+    (lambda path: Lance(path, columns=[]), "at least one column"),
+    (lambda path: Lance(path, columns=["id", "x"]), "no column 'x' in '.*a.lance'; its columns are 'id', 'text'"),
+    (lambda path: Lance(path).lengths("x"), "no column 'x' in '.*a.lance'"),
+    (lambda path: Lance(path).lengths("id"), "id"),
 ]
 
 
-@pytest.mark.parametrize(("call", "reason"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_wrong_arguments(tmp_path: Path, call: Callable[[Path], object], reason: str) -> None:
+def test_wrong_arguments(tmp_path: Path) -> None:
     """Each error has the dataset and what it has."""
     path = write(tmp_path / "a.lance")
-    with pytest.raises(UsageError, match=reason):
-        call(path)
+    for call, reason in BAD:
+        with pytest.raises(UsageError, match=reason):
+            call(path)
 
 
 @pytest.mark.parametrize("name", ["", "`q`"])

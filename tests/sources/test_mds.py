@@ -256,7 +256,7 @@ def test_a_damaged_compressed_shard_is_named(tmp_path: Path) -> None:
 
 def test_a_damaged_shard_or_index_is_refused(tmp_path: Path) -> None:
     """A shard whose offsets aren't those of the file, and an index without shards, are a CorruptRecordError."""
-    good = shard_of([b"\1", b"\2\2"])
+    good, folder = shard_of([b"\1", b"\2\2"]), tmp_path / "data"
     for content, reason in (
         (good[:11], "it has 11 bytes, too few for the offsets of 2 samples"),
         (b"\1" + good[1:], "it has 1 samples, and index.json says 2"),
@@ -264,7 +264,7 @@ def test_a_damaged_shard_or_index_is_refused(tmp_path: Path) -> None:
         (good[:12] + b"\x16" + good[13:], "its offsets, from 18 to 22, don't cover 21 bytes"),
         (good[:8] + b"\x16" + good[9:], "its offsets, from 18 to 21"),
     ):
-        folder = write(tmp_path / "data", {"x": ("bytes", None)}, content, samples=2)
+        write(folder, {"x": ("bytes", None)}, content, samples=2)
         with pytest.raises(CorruptRecordError, match=rf"cannot index '.*0.mds' as a file of MDS shards: {reason}"):
             MDS(folder)
     for index in ("", "[]", '{"shards": 3}', '{"shards": [{}]}', "[" * 100_000, '{"shards": {"a": 1}}'):

@@ -86,14 +86,11 @@ def modules_here(number: int) -> dict[str, str]:
     return {"found": " ".join(name for name in ("pyarrow.lib", "pandas") if name in sys.modules), "text": "x" * number}
 
 
-@pytest.mark.parametrize("form", ["arrow", "parquet"])
-def test_workers_are_forked_with_what_writes_tables(
-    form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_are_forked_with_what_writes_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each worker has pyarrow and pandas from its start: one process imported them for all."""
     pytest.importorskip("pandas")
-    ps.write(ps.range(40).map(modules_here), tmp_path, form, shard_bytes=200, num_workers=2)
-    assert {row["found"] for row in read_back(tmp_path, form)} == {"pyarrow.lib pandas"}
+    ps.write(ps.range(40).map(modules_here), tmp_path, "parquet", shard_bytes=200, num_workers=2)
+    assert {row["found"] for row in read_back(tmp_path, "parquet")} == {"pyarrow.lib pandas"}
     assert [record.getMessage() for record in caplog.records if record.name == "penstock"] == []
 
 
