@@ -1,6 +1,6 @@
 """Normalised images have the bytes that NumPy computes by the same formula, for images in any memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ def test_the_error_is_within_the_documented_bound(mean: float, std: float) -> No
 def test_means_and_deviations_may_be_any_sequence() -> None:
     """Tuples, lists and arrays of the same numbers give the same bytes, the first time and the next."""
     images = numbered(np.dtype("u1"), (2, 3, 9, 3), 4)
-    kinds: tuple[Callable[[object], Any], ...] = (tuple, list, list, np.array, np.float32)
+    kinds: list[Any] = [tuple, list, list, np.array, np.float32]
     for kind in kinds:
         mean, std = kind((0.5, 0.25, 0)), kind((1, 0.5, 0.25))
         assert np.array_equal(normalize_images(images, mean, std), by_numpy(images, (0.5, 0.25, 0), (1, 0.5, 0.25)))

@@ -1,5 +1,6 @@
 """The user's own fold: the definition's bytes after any resume, and a promise that is checked."""
 
+import functools
 import itertools
 from collections import deque
 from typing import Any, NamedTuple
@@ -168,7 +169,7 @@ def test_a_combiner_may_return_any_list() -> None:
     """A tuple, a deque and the values of a dict are lists of elements, too."""
     given: tuple[Any, ...] = (1, 2), deque([1, 2]), {1: "a", 2: "b"}.keys(), {"a": 1, "b": 2}.values()
     for each in given:
-        assert list(ps.range(1).combine(lambda each=each: Answers(each))) == [1, 2]
+        assert list(ps.range(1).combine(functools.partial(Answers, each))) == [1, 2]
 
 
 def test_an_object_that_breaks_the_rules_is_refused() -> None:

@@ -329,7 +329,7 @@ def test_files_without_lines_have_no_records(tmp_path: Path) -> None:
     """A file without lines has no records, and raises no error."""
     for number, content in enumerate((b"", b"\n \n\r\n  ", b"\xef\xbb\xbf")):
         (tmp_path / f"{number}.jsonl").write_bytes(content)
-        assert list(JsonLines(tmp_path / f"{number}.jsonl")) == []
+        assert _records(JsonLines(tmp_path / f"{number}.jsonl")) == []
 
 
 def test_a_closed_source_cannot_be_read(path: Path) -> None:

@@ -261,14 +261,15 @@ def second(number: int, other: object) -> object:
 
 def test_datasets_without_lasting_elements_are_refused(path: Path) -> None:
     """A dataset without positions, with no end, or with changing elements is refused with a remedy."""
-    for below, message in (
+    cases: list[tuple[ps.Dataset, str]] = [
         (ps.range(5).filter(is_odd), r"filter\(is_odd\) can only be read in order"),
         (ps.range(5).repeat(), "has none. Use take"),
         (ps.range(5).random_map(draw), r"random_map\(draw\) has other elements"),
         (ps.range(5).random_map(second, rng="seed").map(double), r"random_map\(second\) has other elements"),
         (ps.range(5).map_with_origin(second), r"map_with_origin\(second\) has other elements"),
         (ps.range(5).map(double, on_error=ps.Substitute()), r"map\(double.* has other elements"),
-    ):
+    ]
+    for below, message in cases:
         with pytest.raises(GraphError, match=message):
             below.filter(never, index=path)
     assert not os.listdir(path.parent)
