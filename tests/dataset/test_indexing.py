@@ -86,11 +86,6 @@ class TestEndless:
 
     dataset = ps.range(3, seed=5).shuffle().repeat()
 
-    def test_has_no_length(self) -> None:
-        """`len` names the remedy."""
-        with pytest.raises(NoLengthError, match=r"repeat\(\) repeats without end and has no length. Use take\(n\)"):
-            len(self.dataset)
-
     def test_elements_are_those_of_the_epochs(self) -> None:
         """Iterating, taking and indexing from the start continue over the epochs."""
         below = ps.range(3, seed=5).shuffle()
@@ -100,15 +95,6 @@ class TestEndless:
         assert list(self.dataset[2:9:3]) == expected[2:9:3]
         assert list(self.dataset[8:2:-1]) == expected[8:2:-1]
         assert [self.dataset[position] for position in range(9)] == expected
-
-    def test_a_loader_iterates_it(self) -> None:
-        """A loader continues without end, with batches over the ends of passes."""
-        with ps.Loader(self.dataset.batch(4), num_workers=2) as loader:
-            batches = [batch.tolist() for batch in itertools.islice(loader, 5)]
-            with pytest.raises(NoLengthError, match="repeats without end"):
-                len(loader)
-        flat = list(itertools.islice(self.dataset, 20))
-        assert batches == [flat[start : start + 4] for start in range(0, 20, 4)]
 
     @pytest.mark.parametrize(
         "index", [-1, slice(None), slice(5, None), slice(-3, 2), slice(2, -1), slice(None, None, -1)]
