@@ -169,9 +169,15 @@ def test_records_of_hugging_face_are_its_own(table: Any, data: st.DataObject) ->
     assert repr(read_records(source, np.array(keys, np.int64))) == repr(own)
 
 
-def lengths(source: Any, column: str) -> list[int]:
-    """Return the lengths of a column's values."""
-    return [*source.lengths(column).tolist()]
+def test_lengths_of_hugging_face_follow_its_indices() -> None:
+    """Lengths are those of the selected records; a format, which may change them, is refused."""
+    columns = {"tokens": [[1], [1, 2], [], [1, 2, 3]]}
+    dataset = hugging_face().Dataset.from_dict(columns).select([3, 0, 3], keep_in_memory=True)
+    source: Any = as_source(dataset)
+    assert source.lengths("tokens").tolist() == [3, 1, 3]
+    dataset.set_format("numpy")
+    with pytest.raises(UsageError, match=r"dataset\.with_format\(None\)"):
+        source.lengths("tokens")
 
 
 def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
@@ -180,11 +186,8 @@ def test_a_format_or_a_feature_of_hugging_face_is_applied() -> None:
     dataset = datasets.Dataset.from_dict({"x": [1, 2], "y": ["a", "b"]})
     source = as_source(dataset)
     assert source[1] == {"x": 2, "y": "b"}
-    assert lengths(as_source(selected()), "text") == [3, 1, 3, 2]
     dataset.set_format("numpy", columns=["x"])
     assert_same(source[1], {"x": np.int64(2)})
-    with pytest.raises(UsageError, match=r"dataset\.with_format\(None\)"):
-        lengths(source, "x")
     dataset.set_transform(doubled)
     assert read_records(source, np.array([1, 0])) == [{"z": 4}, {"z": 2}]
     dataset.reset_format()
