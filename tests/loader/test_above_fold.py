@@ -121,7 +121,7 @@ def test_an_error_comes_after_the_batches_before_it(
 
 
 def test_the_thread_of_the_fold_calls_functions_without_a_state_of_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is chosen, no worker calls such a function; the state of another one belongs to a worker's thread."""
+    """No worker calls one if the fold is chosen; the state of another function belongs to a worker's thread."""
     choose(monkeypatch, CHOICES["by fold"])
     names: set[str] = set()
 

@@ -250,7 +250,7 @@ def test_values_that_no_code_names_do_not_count() -> None:
 
 def test_large_values_are_sampled() -> None:
     """The fingerprint reads a bounded part of the values that a function holds."""
-    many = list(range(3_000_000))
+    many = [0] * 3_000_000
     large = np.zeros(1 << 27)
     nested = [[[[k] * 100 for k in range(100)] for _ in range(100)] for _ in range(10)]
     texts = {str(k): k for k in range(300_000)}
