@@ -11,29 +11,16 @@ import penstock as ps
 ROWS = 4  # of each source's element
 
 
-def repeated(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an element several times."""
-    return [element] * ROWS
-
-
-def of_one_array(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return elements with the same array."""
-    return [{"x": element["x"]} for _ in range(ROWS)]
-
-
-def of_one_new_array(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return elements with the same array, which has memory of its own."""
-    return of_one_array({"x": element["x"].copy()})
-
-
-def overlapping(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return windows that share frames."""
-    return [{"x": element["x"][start : start + 3]} for start in range(ROWS)]
-
-
-def reversed_overlapping(element: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return windows with negative strides, among them a whole array."""
-    return [{"x": element["x"][::-1]}, *({"x": element["x"][start::-1]} for start in range(1, ROWS))]
+FORMS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
+    "one element": lambda element: [element] * ROWS,
+    "one array": lambda element: [{"x": element["x"]} for _ in range(ROWS)],
+    "one array that has memory of its own": lambda element: [{"x": x} for x in [element["x"].copy()] * ROWS],
+    "overlapping": lambda element: [{"x": element["x"][start : start + 3]} for start in range(ROWS)],
+    "with negative strides, and a whole array": lambda element: [
+        {"x": element["x"][::-1]},
+        *({"x": element["x"][start::-1]} for start in range(1, ROWS)),
+    ],
+}
 
 
 def added(element: dict[str, Any]) -> dict[str, Any]:
@@ -42,17 +29,15 @@ def added(element: dict[str, Any]) -> dict[str, Any]:
     return element
 
 
-@pytest.mark.parametrize("counts", [None, [ROWS] * 5])
-@pytest.mark.parametrize("function", [repeated, of_one_array, of_one_new_array, overlapping, reversed_overlapping])
-def test_a_function_above_writes_to_its_own_element(
-    function: Callable[[dict[str, Any]], list[dict[str, Any]]], counts: list[int] | None
-) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_function_above_writes_to_its_own_element(form: str) -> None:
     """Each element has 1 added once: in the dataset and in a loader, with positions and without."""
     frames = np.arange(35).reshape(5, 7)
-    expected = [row["x"] + 1 for episode in frames for row in function({"x": episode})]
-    dataset = ps.read({"x": frames.copy()}).flat_map(function, counts=counts).map(added)
-    for epoch in (list(dataset), list(ps.Loader(dataset)), list(ps.Loader(dataset, num_workers=2))):
-        assert [row["x"].tolist() for row in epoch] == [row.tolist() for row in expected]
+    expected = [(row["x"] + 1).tolist() for episode in frames for row in FORMS[form]({"x": episode})]
+    for counts in (None, [ROWS] * 5):
+        dataset = ps.read({"x": frames.copy()}).flat_map(FORMS[form], counts=counts).map(added)
+        for epoch in (dataset, ps.Loader(dataset), ps.Loader(dataset, num_workers=2)):
+            assert [row["x"].tolist() for row in epoch] == expected
 
 
 def test_disjoint_rows_are_not_copied() -> None:
