@@ -51,22 +51,12 @@ def padded(number: int) -> dict[str, Any]:
     return {"rows": rows, "gaps": rows[::2], "wide gaps": rows[::20]}
 
 
-def counted(items: dict[str, Any]) -> defaultdict[str, Any]:
-    """Return a dict with a default."""
-    return defaultdict(list, items)
-
-
-def named(items: dict[str, Any]) -> Named:
-    """Return a named tuple."""
-    return Named(**items)
-
-
-def data(items: dict[str, Any]) -> Data:
-    """Return a dataclass."""
-    return Data(**items)
-
-
-KINDS: list[Any] = [Attributes, OrderedDict, Frozen, counted, named, data]
+KINDS: list[Any] = [
+    *(Attributes, OrderedDict, Frozen),
+    lambda items: defaultdict(list, items),
+    lambda items: Named(**items),
+    lambda items: Data(**items),
+]
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,6 @@ def unsendable(elements: list[Any]) -> Any:
     return {"lock": threading.Lock()} if DEADLY in elements else elements
 
 
-def lock(_number: int) -> Any:
-    """Return a value that can't be sent."""
-    return threading.Lock()
-
-
 class Refused:
     """The first number of a batch; one of them can't be rebuilt in the trainer until a certain file exists."""
 

@@ -1,6 +1,7 @@
 """Errors in a helper process are raised in the consumer as without one."""
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_an_unsendable_batch_is_an_error(*, ordered: bool) -> None:
 def test_an_unsendable_element_is_an_error() -> None:
     """An element that is no container has no path."""
     with (
-        isolated(ps.range(4).map(parts.lock)) as loader,
+        isolated(ps.range(4).map(lambda _: threading.Lock())) as loader,
         pytest.raises(UsageError, match=r"; got one that has the type _thread\.lock"),
     ):
         list(loader)
