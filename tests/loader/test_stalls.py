@@ -1,6 +1,5 @@
 """A stalled worker thread is named by a warning in the log and, with a timeout, by an error in the consumer."""
 
-import contextlib
 import re
 import signal
 import threading
@@ -46,12 +45,10 @@ def hanging() -> Generator[Hanging]:
     function.released.set()
 
 
-@contextlib.contextmanager
-def threads(dataset: ps.Dataset[Any], timeout: float | None = TIMEOUT, **options: Any) -> Generator[ps.Loader[Any]]:
+def threads(dataset: ps.Dataset[Any], timeout: float | None = TIMEOUT, **options: Any) -> ps.Loader[Any]:
     """Return a loader with two worker threads by default."""
     options = {"num_workers": 2, "workers": "threads", **options}
-    with ps.Loader(dataset, limits=ps.Limits(timeout=timeout), **options) as loader:
-        yield loader
+    return ps.Loader(dataset, limits=ps.Limits(timeout=timeout), **options)
 
 
 def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:

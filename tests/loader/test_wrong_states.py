@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from tests.dataset.functions import double, is_even
+from tests.dataset.functions import double, draw, is_even, same
 
 Edit = Callable[[dict[str, Any]], Any]
 
@@ -163,32 +163,18 @@ def test_batches_that_are_held_open_are_not_recut() -> None:
         assert sorted(row for batch in [*seen, *other] for row in batch.tolist()) == list(range(1, 44 - dropped))
 
 
-def test_other_functions_are_warned_of() -> None:
-    """A state of other functions is loaded with a warning."""
-    added, doubled = ps.range(8).map(add_one, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)
+def test_other_functions_and_another_numpy_are_warned_of() -> None:
+    """A state of other functions is loaded with a warning, as one of another NumPy where random numbers are drawn."""
+    added, doubled = ps.range(8).map(same, name="f").batch(2), ps.range(8).map(double, name="f").batch(2)
     loader = ps.Loader(doubled)
     with pytest.warns(UserWarning, match=r"the dataset's functions differ from those of the state"):
         loader.load_state_dict(after(added, 1))
     assert loader.step == 1
-
-
-def test_another_numpy_warns_where_random_numbers_are_drawn() -> None:
-    """Another NumPy version's state is loaded with a warning if a random map draws from NumPy."""
-    noisy = ps.range(8).random_map(noise).batch(2)
+    drawing = ps.range(8).random_map(draw).batch(2)
     with pytest.warns(UserWarning, match=rf"saved under NumPy 0\.1, this is {re.escape(np.__version__)}"):
-        ps.Loader(noisy).load_state_dict({**after(noisy, 1), "numpy": "0.1"})
+        ps.Loader(drawing).load_state_dict({**after(drawing, 1), "numpy": "0.1"})
     with warnings.catch_warnings(action="error"):
         ps.Loader(numbers()).load_state_dict({**after(numbers(), 1), "numpy": "0.1"})
-
-
-def add_one(number: int) -> int:
-    """Return one more."""
-    return number + 1
-
-
-def noise(number: int, rng: np.random.Generator) -> float:
-    """Return a number with noise."""
-    return number + rng.random()
 
 
 def test_steps_and_rows_must_exist() -> None:
@@ -202,13 +188,8 @@ def test_steps_and_rows_must_exist() -> None:
         loader.origin(0, 4)
     with pytest.raises(ps.errors.StateError, match=r"this dataset has no batches; got step=0"):
         ps.Loader(ps.range(0).batch(2)).batch_at(0)
-
-
-def test_a_step_past_the_end_of_an_epoch_is_an_error() -> None:
-    """A dataset that is read in order has no batch for the step after an epoch's last."""
     loader = ps.Loader(ps.range(8).filter(is_even).batch(4))
     next(iter(loader))
-    with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
-        loader.batch_at(1)
-    with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
-        loader.origin(1, 0)
+    for look in (loader.batch_at, lambda step: loader.origin(step, 0)):
+        with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
+            look(1)
