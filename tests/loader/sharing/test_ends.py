@@ -46,24 +46,6 @@ def test_a_break_leaves_the_other_unchanged(kind: str, second: ps.Dataset) -> No
 
 
 @KINDS
-@SECONDS
-def test_closing_the_other_leaves_the_owner_unchanged(kind: str, second: ps.Dataset) -> None:
-    """The owner continues where it was, and the closed loader says that it was closed."""
-    with pair(kind, TRAINING, second) as (owner, other):
-        batches, others = iter(owner), iter(other)
-        found = [plain(next(batches))]
-        kept = next(others)
-        expected = plain(kept)
-        other.close()
-        assert found + listed(batches) == listed(ps.Loader(TRAINING))
-        assert plain(kept) == expected
-        with pytest.raises(ClosedError, match="the loader was closed"):
-            next(others)
-        with pytest.raises(ClosedError, match="the loader was closed"):
-            ps.Loader(TRAINING, workers=other)
-
-
-@KINDS
 def test_a_loader_that_is_closed_at_once_leaves_the_workers_to_the_owner(kind: str) -> None:
     """Also where a worker has claimed a block of the closed loader, but hasn't requested its memory yet."""
     with random_decisions(5), pair(kind, LONG, VALIDATION) as (owner, _):
@@ -75,41 +57,45 @@ def test_a_loader_that_is_closed_at_once_leaves_the_workers_to_the_owner(kind: s
         assert found == listed(ps.Loader(LONG))
 
 
-@KINDS
-@SECONDS
-def test_closing_the_owner_closes_the_other(kind: str, second: ps.Dataset) -> None:
-    """Every later use of the other loader names the owner; delivered batches stay valid."""
-    with pair(kind, TRAINING, second) as (owner, other):
-        owner.close()
-        with pytest.raises(ClosedError, match="owns the workers"):
-            iter(other)  # it starts no workers
-    with pair(kind, TRAINING, second) as (owner, other):
-        batches = iter(other)
-        kept = next(batches)
-        expected = plain(kept)
-        owner.close()
-        for _ in range(2):
-            with pytest.raises(ClosedError, match="owns the workers"):
-                next(batches)
-        for use in (lambda: iter(other), lambda: other.seek(0), lambda: ps.Loader(TRAINING, workers=other)):
-            with pytest.raises(ClosedError, match="owns the workers"):
-                use()
-        assert plain(kept) == expected
+def refuse(loader: ps.Loader, batches: ps.LoaderIterator[Any], reason: str) -> None:
+    """Check that every use of a loader fails for this reason."""
+    uses: list[Callable[[], object]] = [
+        *(lambda: next(batches), lambda: next(batches), lambda: iter(loader), lambda: loader.seek(0)),
+        lambda: ps.Loader(TRAINING, workers=loader),
+    ]
+    for use in uses:
+        with pytest.raises(ClosedError, match=reason):
+            use()
 
 
 @KINDS
 def test_loaders_close_in_any_order(kind: str) -> None:
-    """Three loaders that are closed within their epochs, in any order, leave nothing behind."""
+    """Those that are open continue, unless the owner was closed, as the error says; delivered batches stay valid."""
     workers: Any = kind
+    expected = [listed(ps.Loader(dataset)) for dataset in (TRAINING, VALIDATION, IN_ORDER)]
     orders = [*itertools.permutations(range(3))]
     for order in orders if kind == "threads" else orders[2:4]:
-        owner = ps.Loader(TRAINING, num_workers=1, workers=workers)
+        owner = ps.Loader(TRAINING, num_workers=2, workers=workers)
         loaders = [owner, ps.Loader(VALIDATION, workers=owner), ps.Loader(IN_ORDER, workers=owner)]
-        kept = [next(iter(loader)) for loader in loaders]
-        expected = [plain(batch) for batch in kept]
-        for number in order:
+        iterators = [iter(loader) for loader in loaders]
+        kept = [next(batches) for batches in iterators]
+        found = [[plain(batch)] for batch in kept]
+        for count, number in enumerate(order):
             loaders[number].close()
-        assert [plain(batch) for batch in kept] == expected
+            for each, (loader, batches) in enumerate(zip(loaders, iterators, strict=True)):
+                if each in order[: count + 1]:
+                    refuse(loader, batches, "the loader was closed")
+                elif 0 in order[: count + 1]:
+                    refuse(loader, batches, "owns the workers")
+                else:
+                    found[each] += listed(batches) if count else [plain(next(batches))]
+        assert all(some == whole[: len(some)] for some, whole in zip(found, expected, strict=True))
+        assert order[2] != 0 or found[0] == expected[0]
+        assert listed(kept) == [whole[0] for whole in expected]
+    with pair(kind, TRAINING, VALIDATION) as (owner, other):
+        owner.close()
+        with pytest.raises(ClosedError, match="owns the workers"):
+            iter(other)  # no workers were started for it
 
 
 @KINDS
