@@ -69,10 +69,8 @@ def described(value: Any) -> Any:
     if is_numpy(value):
         array = as_array(value)
         return kind, array.dtype, array.shape, (array.view("V16") if array.dtype.names else array).tobytes()
-    held = {
-        **getattr(value, "__dict__", {}),
-        **{name: getattr(value, name, None) for name in vars(kind).get("__slots__", ())},
-    }
+    slots: tuple[str, ...] = getattr(kind, "__slots__", ())
+    held: dict[str, Any] = {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
     parts: Any = None if held else value
     if is_dict(value):
         parts = [(key, described(part)) for key, part in value.items()]

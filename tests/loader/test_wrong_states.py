@@ -190,6 +190,7 @@ def test_steps_and_rows_must_exist() -> None:
         ps.Loader(ps.range(0).batch(2)).batch_at(0)
     loader = ps.Loader(ps.range(8).filter(is_even).batch(4))
     next(iter(loader))
-    for look in (loader.batch_at, lambda step: loader.origin(step, 0)):
+    looks: list[Callable[[], object]] = [lambda: loader.batch_at(1), lambda: loader.origin(1, 0)]
+    for look in looks:
         with pytest.raises(ps.errors.StateError, match=r"epoch 0 has ended before step 1"):
-            look(1)
+            look()

@@ -1,6 +1,7 @@
 """Types of users, and functions that return instances of them; other processes import this module."""
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ def padded(number: int) -> dict[str, Any]:
     return {"rows": rows, "gaps": rows[::2], "wide gaps": rows[::20]}
 
 
-KINDS: list[Any] = [
+KINDS: list[Callable[[dict[str, Any]], Any]] = [
     *(Attributes, OrderedDict, Frozen),
     lambda items: defaultdict(list, items),
     lambda items: Named(**items),
