@@ -48,6 +48,17 @@ def test_states_stay_below_a_kilobyte() -> None:
         assert len(json.dumps(state)) < 1000
 
 
+def test_a_state_from_before_a_break_can_be_saved() -> None:
+    """A state of an abandoned epoch's step resumes the rest of that epoch."""
+    loader = ps.Loader(numbers())
+    first = next(iter(loader)).tolist()
+    next(iter(loader))
+    other = ps.Loader(numbers())
+    other.load_state_dict(loader.state_dict(step=0))
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in numbers()]
+    assert other.batch_at(0).tolist() == first
+
+
 class Counting:
     """A source of numbers that counts its reads."""
 
