@@ -14,11 +14,6 @@ from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 
 
-def named(name: str) -> list[threading.Thread]:
-    """Return the living threads of a name."""
-    return [thread for thread in threading.enumerate() if thread.name == name]
-
-
 def test_it_works_and_ends() -> None:
     """It runs its work once, under its name, as a daemon; after the wait it no longer exists."""
     seen: list[tuple[str, bool, bool]] = []
@@ -34,7 +29,7 @@ def test_it_works_and_ends() -> None:
     assert not thread.wait(0.01)
     let_go.set()
     assert thread.wait(PATIENCE_SECONDS)
-    assert named("mine") == []
+    assert not any(each.name == "mine" for each in threading.enumerate())
     assert thread.has_ended
     assert thread.wait(0.0)
     assert seen == [("mine", True, True)]

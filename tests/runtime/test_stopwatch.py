@@ -9,18 +9,12 @@ from penstock._runtime._processors import Stopwatch, Worked
 MODULE = "penstock._runtime._processors"
 
 
-@pytest.mark.parametrize(
-    ("worked", "seconds"),
-    [
-        (Worked(0.004, 0.001, 0, are_counted=True), 0.001),  # other programs had the processor for the rest
-        (Worked(0.004, 0.001, 1, are_counted=True), 0.004),  # it waited for storage or a lock, perhaps for all the rest
-        (Worked(0.004, 0.001, 0, are_counted=False), 0.004),  # it isn't known whether it waited
-        (Worked(0.001, 0.002, 0, are_counted=True), 0.001),  # two clocks differ
-    ],
-)
-def test_only_waits_for_a_processor_are_left_out(worked: Worked, seconds: float) -> None:
+def test_only_waits_for_a_processor_are_left_out() -> None:
     """They are known where the thread gave up its processor for nothing else."""
-    assert worked.own_seconds == seconds
+    assert Worked(0.004, 0.001, 0, are_counted=True).own_seconds == 0.001  # others had the processor for the rest
+    assert Worked(0.004, 0.001, 1, are_counted=True).own_seconds == 0.004  # it waited, perhaps for all the rest
+    assert Worked(0.004, 0.001, 0, are_counted=False).own_seconds == 0.004  # it isn't known whether it waited
+    assert Worked(0.001, 0.002, 0, are_counted=True).own_seconds == 0.001  # two clocks differ
 
 
 @pytest.mark.parametrize("waits", [0, 2])

@@ -165,13 +165,13 @@ def test_the_ring_s_end_is_the_end_of_resting() -> None:
     standing.pace.wait_for_processor()
 
 
-@pytest.mark.parametrize(("count", "group"), [(3, GROUP), (None, GROUP), (2, GROUP + 1)])
-def test_no_worker_is_throttled_while_processors_are_free(count: int | None, group: int) -> None:
+def test_no_worker_is_throttled_while_processors_are_free() -> None:
     """The throttle is off with three processors, with one for each process, or for processes on other processors."""
-    standing = Standing(count)
-    standing.compute(32)
-    standing.occupy(1, 2, group=group)
-    standing.pace.wait_for_processor()
+    for count, group in (3, GROUP), (None, GROUP), (2, GROUP + 1):
+        standing = Standing(count)
+        standing.compute(32)
+        standing.occupy(1, 2, group=group)
+        standing.pace.wait_for_processor()
 
 
 def test_only_more_workers_than_processors_share_them(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from tests.constants import SetConstant
 from tests.dataset.functions import same
-from tests.equivalence.definition import digest
+from tests.equivalence.definition import digest, digests
 from tests.equivalence.kinds import is_dict, is_list_or_tuple, is_numpy
 from tests.workers.processes import functions
 from tests.workers.processes.shared_memory import mapped_regions, open_regions, shared_bytes
@@ -45,7 +45,7 @@ def test_elements_in_order_arrive_as_they_were() -> None:
         for kind in functions.ELEMENTS:
             dataset = ps.range(60).map(partial(functions.element_of, kind)).window_shuffle(5)
             for each in (dataset, dataset.map(functions.written_to)):
-                assert list(map(digest, ps.Loader(each, workers=owner))) == list(map(digest, each)), kind
+                assert digests(ps.Loader(each, workers=owner)) == digests(each), kind
 
 
 @pytest.mark.parametrize("kind", functions.DOCUMENTS)
@@ -55,7 +55,7 @@ def test_joined_documents_are_packed_as_single_ones(kind: str) -> None:
     with processes(ps.range(1)) as owner:
         for each in (documents, documents.filter(functions.triples)):
             dataset = each.pack(16, meta=("id", "tags") if kind == "dicts" else ())
-            assert list(map(digest, ps.Loader(dataset, workers=owner))) == list(map(digest, dataset))
+            assert digests(ps.Loader(dataset, workers=owner)) == digests(dataset)
 
 
 def test_large_elements_arrive_as_functions_returned_them() -> None:
@@ -188,21 +188,14 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
     assert 0 < most < (PREFETCH + 1) * BATCH_BYTES * 1.1
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    [
-        ps.range(40).map(functions.large_row),
-        ps.range(40).map(functions.large_row).filter(np.any).batch(4).map(functions.halved),
-    ],
-    ids=["elements", "above a fold"],
-)
-def test_batches_that_do_not_fit_get_more_room(dataset: ps.Dataset, set_constant: SetConstant) -> None:
+def test_batches_that_do_not_fit_get_more_room(set_constant: SetConstant) -> None:
     """Elements that are larger than the memory planned for them are delivered, and later ones get more memory."""
     set_constant("_ROOM_BYTES", 4096)
-    expected = [digest(element) for element in ps.Loader(dataset)]
-    with processes(dataset) as loader:
-        for _ in range(2):
-            assert [digest(element) for element in loader] == expected
+    rows = ps.range(40).map(functions.large_row)
+    for dataset in (rows, rows.filter(np.any).batch(4).map(functions.halved)):
+        with processes(dataset) as loader:
+            for _ in range(2):
+                assert digests(loader) == digests(dataset)
 
 
 def test_memory_that_was_too_small_is_larger_for_later_batches(set_constant: SetConstant) -> None:
