@@ -119,12 +119,11 @@ def test_a_batch_that_is_a_whole_chunk_of_a_pack_has_its_rows(place: dict[str, A
         assert digests(loader) == digests(epoch_of(dataset, 0))
 
 
-@WORKERS
-def test_a_batch_that_is_dropped_fills_no_limit(place: dict[str, Any]) -> None:
+def test_a_batch_that_is_dropped_fills_no_limit() -> None:
     """A rank that has a batch too few says so."""
     rows = ps.stream(partial(Counter, 60)).map(functions.same)
     dataset = rows.batch(16, remainder="drop").limit(4)
-    with ps.Loader(dataset, **place, shard=ps.Shard(0, 2)) as loader:
+    with ps.Loader(dataset, **THREADS, shard=ps.Shard(0, 2)) as loader:
         batches = iter(loader)
         assert [len(next(batches)) for _ in range(3)] == [8, 8, 8]
         with pytest.raises(ps.errors.PenstockError, match="limit"):

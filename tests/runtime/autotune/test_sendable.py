@@ -87,16 +87,14 @@ NOT_GUARDED = "the script has no `if __name__"
 SCRIPTS = {
     "guarded": ('if __name__ == "__main__":\n    tell()', "sent"),
     "guarded the other way round": ("if '__main__' == __name__:\n    tell()", "sent"),
-    "guarded, in a function": ('def main():\n    tell()\nif __name__ == "__main__":\n    main()', "sent"),
-    "guarded, in a thread": (
-        'if __name__ == "__main__":\n    thread = threading.Thread(target=tell)\n    thread.start()', "sent"
+    "guarded, in a thread of a function": (
+        'def main():\n    threading.Thread(target=tell).start()\nif __name__ == "__main__":\n    main()', "sent"
     ),
     "a function of its own": ('if __name__ == "__main__":\n    tell(above)', "sent"),
     "a function below the guard": (
         'if __name__ == "__main__":\n    def below(number):\n        return number\n    tell(below)',
         "below is defined where processes don't",
     ),
-    "not guarded": ("tell()", NOT_GUARDED),
     "not guarded, in a function": ("def main():\n    tell()\nmain()", NOT_GUARDED),
     "not guarded, in a thread": ("thread = threading.Thread(target=tell)\nthread.start()\nthread.join()", NOT_GUARDED),
     "a guard elsewhere": ('tell()\nif __name__ == "__main__":\n    pass', NOT_GUARDED),
