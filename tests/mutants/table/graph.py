@@ -93,7 +93,7 @@ GRAPH: Final[Faults] = {
         ),
         "blocks: rows of a mixture's part are put at other positions": (
             *("zip(below.rows.tolist(), found, strict=True)", "zip(below.rows.tolist(), found[::-1], strict=True)"),
-            *(GOLDEN, "failures/test_mixtures.py"),
+            GOLDEN,
         ),
     },
     "_strides.py": {

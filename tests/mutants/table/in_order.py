@@ -89,7 +89,7 @@ IN_ORDER: Final[Faults] = {
         ),
         "mixture in order: new weights keep the old counts": (
             *("self.taken = [0] * len(self.taken)", "self.taken = list(self.taken)"),
-            *(PAIRS, "failures/test_mixtures.py"),
+            PAIRS,
         ),
         "mixture in order: a state after the first chunk forgets what was counted": (
             *("last = shares.entry(max(count - 1, 0), ended)", "last = 0"),

@@ -204,11 +204,6 @@ FINISHES: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {  # numbers in one ba
 }
 
 
-def second(pair: tuple[int, int]) -> int:
-    """Return the second of two."""
-    return pair[1]
-
-
 def is_odd(number: int) -> bool:
     """Return whether a number is odd."""
     return number % 2 == 1

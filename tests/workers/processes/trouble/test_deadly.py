@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,7 @@ IN_ORDER: dict[str, ps.Dataset] = {
     "left out below a step": ps.range(80).map(functions.kills_or_tells).map(functions.same, **SKIP),
     "left out of a mixture": ps.mix({"kills": SKIPPING, "others": ps.range(1000, 1080)}).map(functions.same),
     "replaced before a window": REPLACING.window_shuffle(8),
-    "replaced in a part": ps.zip((ps.range(80), REPLACING)).map(functions.second).filter(functions.is_any),
+    "replaced in a part": ps.zip((ps.range(80), REPLACING)).map(itemgetter(1)).filter(functions.is_any),
 }
 
 
