@@ -98,9 +98,8 @@ MAKES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("steps", "at_once"), [*((steps, None) for steps in MAKES), ("merged", 1), ("above a batch in order", 1)]
-)
+@pytest.mark.parametrize("at_once", [None, 1], ids=["in a block", "apart"])
+@pytest.mark.parametrize("steps", list(MAKES))
 def test_a_crash_leaves_the_batch_unchanged(steps: str, at_once: int | None, tmp_path: Path) -> None:
     """A function may change its argument; if its process is killed then, the next process gets it unchanged."""
     function = functions.ChangesAndDies(str(tmp_path / "died"))
