@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from tests.programs.forked import script_outcome
+from tests.programs.forked import started_script
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's"),
     pytest.mark.usefixtures("forked_programs"),
 ]
+SECONDS = 120.0  # of a busy machine, where torch is imported
 SOURCES = str(Path(ps.__file__).parents[1])
 
 DEFINITIONS = """
@@ -129,15 +130,16 @@ def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]
     """Run a program from a file or through a pipe; return its exit code, output and errors."""
     if script is not None:
         script.write_text(text)
-        code, printed, complaint = script_outcome(script, *arguments)
-        return code, printed.strip(), complaint.strip()
+        with started_script(script, *arguments) as program:
+            printed, complaint = program.communicate(timeout=SECONDS)
+            return program.wait(), printed.strip(), complaint.strip()
     ended = subprocess.run(
         [sys.executable, "-", *arguments],
         env={**os.environ, "PYTHONPATH": SOURCES},
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
         check=False,
     )
     return ended.returncode, ended.stdout.strip(), ended.stderr.strip()
