@@ -289,9 +289,9 @@ def test_idle_and_lost_connections_disturb_no_other_one(capsys: Output) -> None:
     def look(step: int) -> Look:
         was_asked.set()
         is_reset.wait()
-        return loader.look(step)
+        return source.look(step)
 
-    with ps.Loader(train) as loader, served(look) as server, ExitStack() as connections:
+    with ps.Loader(train) as source, served(look) as server, ExitStack() as connections:
         _, lost = (
             connections.enter_context(socket.create_connection(("127.0.0.1", server.server_port))) for _ in range(2)
         )

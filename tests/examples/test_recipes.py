@@ -41,12 +41,12 @@ class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc, name-defined
     def __iter__(self) -> Any: ...
 
 
-def _abstract(*names: str) -> type:
-    """Return a class whose methods of these names are abstract."""
-    return type("AsyncDataset", (ABC,), {name: abstractmethod(lambda *_: None) for name in names})
+def _missing(*_: object) -> None: ...
 
 
-AsyncDataset = _abstract("async_len", "final_length_is_known", "is_finite", "current_len", "get_batch")
+vars(_missing)["__isabstractmethod__"] = True
+_METHODS = ("async_len", "final_length_is_known", "is_finite", "current_len", "get_batch")
+AsyncDataset = type("AsyncDataset", (ABC,), dict.fromkeys(_METHODS, _missing))
 """The protocol of Levanter's datasets."""
 
 
