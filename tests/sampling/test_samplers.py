@@ -18,6 +18,7 @@ from penstock.sampling import (
     Bits,
     BlockShuffle,
     CheckedSampler,
+    Concatenation,
     FixedEpoch,
     FixedOrder,
     Reorder,
@@ -288,12 +289,15 @@ class Wrong:
 class WrongBlock(Wrong):
     """The same for the block form."""
 
+    is_pair: bool = True
+
     def block(
         self, epochs: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the wrong keys."""
+        """Return the wrong keys, in a pair or alone."""
         del positions
-        return epochs, cast("NDArray[np.int64]", self.block_answer)
+        keys: Any = self.block_answer
+        return (epochs, keys) if self.is_pair else keys
 
 
 def test_a_users_scalar_form_must_give_two_integers() -> None:
@@ -318,3 +322,11 @@ def test_a_users_block_form_must_give_int64_arrays() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             apply_block(WrongBlock(None, keys), np.zeros(2, np.int64), np.arange(2))
+
+
+def test_a_users_block_form_must_give_a_pair() -> None:
+    """A rule of a mixture, whose block form returns three arrays, and one that returns none are UsageErrors."""
+    rule: Any = Concatenation((2, 1))
+    for sampler in (rule, WrongBlock(None, is_pair=False)):
+        with pytest.raises(UsageError, match=r"must return a pair of arrays, \(epochs, keys\); .* Return both\."):
+            apply_block(sampler, np.zeros(2, np.int64), np.arange(2))
