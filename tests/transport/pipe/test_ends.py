@@ -177,6 +177,20 @@ def test_a_failure_is_sent(error: ValueError, *, allow_pickle: bool) -> None:
         failing.join()
 
 
+def test_a_writer_closes_though_the_reader_failed_with_an_exception_of_its_own() -> None:
+    """`close` raises the reader's exception, `fail` doesn't, and neither leaves a descriptor open."""
+    with TensorPipeReader(allow_pickle=True) as reader:
+        writer = TensorPipeWriter(reader.address, allow_pickle=True)
+        reader.fail(ValueError("short"))
+        with pytest.raises(ValueError, match="short"):
+            writer.close()
+        writer.close()
+    with TensorPipeReader(allow_pickle=True) as reader:
+        writer = TensorPipeWriter(reader.address, allow_pickle=True)
+        reader.fail(ValueError("short"))
+        writer.fail(KeyError("of the caller"))
+
+
 def test_closed_ends_say_so() -> None:
     """At every later call; closing again does nothing."""
     with TensorPipeReader() as reader, TensorPipeWriter(reader.address) as writer:

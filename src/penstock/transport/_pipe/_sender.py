@@ -26,7 +26,7 @@ import numpy as np
 
 from penstock._memory import Lease, array_over
 from penstock._os import Bell, has_ended, watch_process
-from penstock.errors import ClosedError, MessageError, PeerError, PenstockError, UsageError
+from penstock.errors import ClosedError, MessageError, PeerError, UsageError
 from penstock.transport._arena import Arena, SlotPlace
 from penstock.transport._encoding import MIN_SLOT_BYTES, Encoded, Encoder, OnDevice, WriterSlot
 from penstock.transport._pipe._operations import Operations, Steps
@@ -411,7 +411,8 @@ class Sender:
 
     def _dispose(self) -> None:
         self._post_final_frame()  # if another operation was inside `close`
-        with contextlib.suppress(PenstockError, OSError):  # the end is closed, so no caller could get the error
+        # The end is closed, so no caller could get the error, which may be the reader's own of any type.
+        with contextlib.suppress(Exception):
             self._outbox.flush()
         self._outbox.close()
         self.arena.listen_no_longer(self._bell)

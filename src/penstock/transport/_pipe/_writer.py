@@ -24,7 +24,7 @@ import numpy as np
 from penstock._memory import Lease, aligned, array_over
 from penstock._tensors import dtype_name, is_tensor, tensor_over
 from penstock._tree import Element, Structure, flatten, leaf_paths, subject, unflatten
-from penstock.errors import ClosedError, PenstockError, UsageError
+from penstock.errors import ClosedError, UsageError
 from penstock.transport._arena import Arena
 from penstock.transport._pipe._sender import Sender, WriterCounters
 from penstock.transport._pipe._socket import pack_failure
@@ -200,7 +200,7 @@ class TensorPipeWriter:
         """
         described = pack_failure(error, allow_pickle=self._allow_pickle)
         self._sender.fail(described)
-        with contextlib.suppress(PenstockError):  # the caller has an error already, so that of the pipe isn't raised
+        with contextlib.suppress(Exception):  # of the pipe or the reader: the caller has an error already
             self._sender.operations.close(self._sender.ending())
 
     def __enter__(self) -> Self:
