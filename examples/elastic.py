@@ -49,7 +49,7 @@ def train_on(batch: dict[str, Any], model: torch.nn.Module, optimizer: torch.opt
     loss = cross_entropy(model(batch["point"]), batch["label"])
     loss.backward()
     optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def save(path: Path, parts: dict[str, Any]) -> None:
