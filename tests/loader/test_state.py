@@ -59,6 +59,23 @@ def test_a_state_from_before_a_break_can_be_saved() -> None:
     assert other.batch_at(0).tolist() == first
 
 
+def test_seeking_back_over_a_break_forgets_it() -> None:
+    """The whole epoch is read, and later steps are unknown, since they will have other batches."""
+    dataset = ps.range(80, seed=1).shuffle().filter(is_even).batch(4)
+    loader, other = ps.Loader(dataset), ps.Loader(dataset)
+    expected = [batch.tolist() for batch in dataset]
+    next(iter(loader))
+    assert len(list(loader)) == 10
+    loader.seek(0)
+    for step in range(1, 10):
+        with pytest.raises(ps.errors.StateError, match=r"only the last delivered steps are known: 0 to 0"):
+            loader.batch_at(step)
+    found = iter(loader)
+    assert [next(found).tolist() for _ in range(3)] == expected[:3]
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == expected[3:]
+
+
 class Counting:
     """A source of numbers that counts its reads."""
 

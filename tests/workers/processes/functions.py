@@ -1,6 +1,5 @@
 """Functions for worker processes, which import them by name."""
 
-import importlib
 import multiprocessing
 import os
 import signal
@@ -407,9 +406,3 @@ def fails_at_large(number: int) -> NDArray[np.int32]:
     if number == DEADLY:
         raise ValueError(f"not {len(made)} times {DEADLY}")
     return made
-
-
-def sparse(number: int) -> Any:
-    """Return a multiple of the identity as a sparse tensor."""
-    torch = importlib.import_module("torch")
-    return (number * torch.eye(3)).to_sparse()
