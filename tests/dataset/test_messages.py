@@ -31,7 +31,7 @@ def graph(call: Callable[[], object], *words: str) -> Case:
     return case(call, GraphError, *words)
 
 
-VERBS: tuple[Callable[..., object], ...] = (ps.mix, ps.concatenate, ps.interleave, ps.zip)
+VERBS: list[Callable[..., object]] = [ps.mix, ps.concatenate, ps.interleave, ps.zip]
 
 
 NAME = 'a part\'s name must be a str of at least one character and no "/"'
@@ -191,6 +191,10 @@ OF_POSITIONS: dict[str, Callable[[ps.Dataset], object]] = {
     "cache()": lambda dataset: dataset.cache(),
     "flat_map(…, counts=…)": lambda dataset: dataset.flat_map(pair, counts=[2]),
 }
+OF_AN_END: dict[str, Callable[[ps.Dataset], object]] = {
+    **OF_POSITIONS,
+    "repeat()": lambda dataset: dataset.repeat(2),
+}
 OF_AN_ORDER: dict[str, Callable[[ps.Dataset], object]] = {
     **OF_POSITIONS,
     "take()": lambda dataset: dataset.take(3),
@@ -215,7 +219,7 @@ WITHOUT_END: list[Case] = [
         functools.partial(call, ENDLESS),
         f"{verb} needs a dataset with an end, and read(Range(0, 10, 1)).repeat() has none. Use take(n) first.",
     )
-    for verb, call in {**OF_POSITIONS, "repeat()": lambda dataset: dataset.repeat(2)}.items()
+    for verb, call in OF_AN_END.items()
 ]
 
 
