@@ -51,7 +51,8 @@ def test_every_length_gives_a_bijection() -> None:
         assert keys.dtype == np.int64
         assert np.array_equal(np.sort(keys), positions), length
         assert np.array_equal(permutation.inverse_block(keys), positions), length
-    for length in (2**31, 2**40 + 1, 2**62 - 1, 2**62):
+    huge: list[int] = [2**31, 2**40 + 1, 2**62 - 1, 2**62]
+    for length in huge:
         permutation = Permutation(length, seed=11)
         ends = [np.arange(500), np.arange(length - 500, length)]
         positions = np.concatenate([*ends, np.linspace(500, length - 501, 2000).astype(np.int64)])

@@ -126,7 +126,7 @@ def halves(one: Any) -> tuple[Any, Any]:
 
 SHARING: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
     (lambda: {"x": (one := np.arange(6)), "y": one}, lambda element: element["x"]),
-    (lambda: halves(np.arange(6, dtype=">f4")), lambda element: element[0]),
+    (lambda: halves(np.arange(8, dtype=">f4")), lambda element: element[0]),
     (lambda: halves(np.arange(6)[::-1]), lambda element: element[0]),
     (lambda: {"in": [halves(np.arange(6))], "other": {"box": Box(3)}}, lambda element: element["in"][0][0]),
     (lambda: [(one := np.arange(12).reshape(6, 2))[:, 0], one.T], lambda element: element[0]),
