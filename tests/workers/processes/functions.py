@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -282,8 +283,10 @@ def fails_in_workers(batch: NDArray[Any]) -> dict[str, Any]:
     return {"batch": batch, "by": os.getpid()}
 
 
-def large_row_and_process(number: int) -> dict[str, Any]:
-    """Return a large row, and the process that has computed it."""
+def large_row_and_process(number: int, log: Path) -> dict[str, Any]:
+    """Return a large row and the process that has computed it, and add a byte to a log."""
+    with log.open("ab") as file:
+        file.write(b".")
     return {"row": large_row(number), "process": os.getpid()}
 
 
@@ -314,11 +317,11 @@ def written_to(element: Any) -> Any:
 
 
 BATCHES: list[Callable[[NDArray[Any]], Any]] = [
+    lambda batch: [batch, batch],
     lambda batch: batch,
     lambda batch: {"inputs": batch[:-1], "targets": batch[1:]},
     lambda batch: {"targets": batch[1:], "inputs": batch[:-1]},
     lambda batch: (batch.astype(np.float32), np.tile(batch, (3, 1))[:, ::-1]),
-    lambda batch: [batch, batch],
     lambda batch: {"inputs": batch, "targets": batch},
     lambda batch: np.asfortranarray(np.tile(batch, (3, 1))),
     lambda batch: {"channels last": np.tile(batch, (2, 1, 3)).transpose(2, 0, 1), "one": batch[:1, None]},
