@@ -35,10 +35,6 @@ PROCESSES: Final[Faults] = {
             *("max(self._room_bytes, 2 * self._job_table.needed(slot))", "self._room_bytes"),
             "workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",
         ),
-        "processes: idle memory that is too small is reused": (
-            *("len(idle[-1]) < size", "len(idle[-1]) > size"),
-            "workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",
-        ),
     },
     "_runtime/_process_work.py": {
         "worker: a function's array and a later element share memory": (
