@@ -168,12 +168,12 @@ class _SharingPickler(_Pickler):
         starts = [array.__array_interface__["data"][0] for array in arrays]
         spans = [span_of(array.dtype, array.shape, array.strides) for array in arrays]
         first = min((start - before for start, (before, _) in zip(starts, spans, strict=True)), default=0)
-        first -= first % _ALIGNED_BYTES  # so that the items stay aligned
         ends = [start - before + size for start, (before, size) in zip(starts, spans, strict=True)]
-        size_bytes = max(ends, default=0) - first
-        if is_spread(size_bytes, sum(array.nbytes for array in arrays)):
+        end = max(ends, default=0)
+        if is_spread(end - first, sum(array.nbytes for array in arrays)):
             return []
-        memory = _Memory(size_bytes)
+        first -= first % _ALIGNED_BYTES  # so that the items stay aligned
+        memory = _Memory(end - first)
         for array, start in zip(arrays, starts, strict=True):
             place = memory, start - first, in_one_piece(array), array.dtype, array.shape, array.strides
             self._reduced[id(array)] = written_into, place
