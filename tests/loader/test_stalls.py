@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.dataset.functions import same
-from tests.loader.gates import PATIENCE_SECONDS
+from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.messages import anything
 from tests.workers.processes.trouble import dying
 
@@ -160,6 +160,21 @@ def test_out_of_order_a_hanging_batch_delays_no_other(hanging: Hanging) -> None:
             seen.extend(batch.tolist() for batch in loader)
         hanging.released.set()
     assert sorted(seen) == [[*range(start, start + 4)] for start in range(0, 32, 4) if start != 4]
+
+
+def test_waiting_for_a_merge_is_not_a_stall() -> None:
+    """A worker that waits while another merges doesn't count as hanging."""
+    gate = Gate(0)
+    limits = ps.Limits(timeout=PATIENCE_SECONDS, num_batch_workers=1)
+
+    def merge(rows: list[int]) -> int:
+        return int(gate(int(rows[0])))
+
+    with ps.Loader(ps.range(8).batch(2, merge=merge), num_workers=3, workers="threads", limits=limits) as loader:
+        batches = iter(loader)
+        gate.wait_entered()
+        gate.open()
+        assert list(batches) == [0, 2, 4, 6]
 
 
 def test_a_hanging_worker_init_is_named() -> None:

@@ -65,6 +65,18 @@ def test_a_second_thread_is_refused(place: dict[str, Any], which: int, tmp_path:
         assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
+def test_threads_may_take_turns() -> None:
+    """Threads that take turns read an iterator together."""
+    found: list[list[int]] = []
+    with ps.Loader(ps.range(6).batch(2)) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            thread = threading.Thread(target=lambda: found.append(next(iterator).tolist()))
+            thread.start()
+            thread.join()
+    assert found == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_next_inside_of_next_is_refused() -> None:
     """A function of the dataset that requests a batch is refused."""
     iterators: list[Iterator[Any]] = []
