@@ -255,7 +255,7 @@ def test_threads_that_hold_the_interpreters_lock_are_seen_from_outside() -> None
         return number
 
     advice = ""
-    with ps.Loader(ps.range(100_000).map(hold, name="hold").batch(4), num_workers=2, workers="threads") as loader:
+    with ps.Loader(ps.range(2_000).map(hold, name="hold").batch(4), num_workers=2, workers="threads") as loader:
         for _ in loader:
             for page in pages_of(os.getpid()).pages:
                 advice = Window().add(Sums.seen(page, time.perf_counter())).advice
