@@ -19,7 +19,7 @@ from tests.equivalence.verbs import FORMS, VERBS, RefusedError, first, put
 from tests.profiles import IS_LONG, fewer
 
 LOOKS: frozenset[str] = frozenset({"check", "element_spec", "explain", "fingerprint", "node", "show"})
-"""What of a dataset tells about it, and makes no other one."""
+"""The attributes of a dataset that tell about it, and make no other one."""
 JOINERS: frozenset[str] = frozenset({"mix", "concatenate", "interleave", "zip"})
 CHOOSERS: frozenset[str] = frozenset(
     {*("reindex", "shard", "take", "skip", "select", "split", "subset", "sample", "balance", "epoch", "__getitem__")}

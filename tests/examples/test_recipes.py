@@ -1,4 +1,4 @@
-"""What `docs/how-to/use-with-training-frameworks.md` shows of torchtitan and Levanter.
+"""The recipes of `docs/how-to/use-with-training-frameworks.md` for torchtitan and Levanter.
 
 Where they aren't installed, stand-ins with the same abstract methods take their places.
 """

@@ -406,7 +406,7 @@ HOLDING: list[tuple[Callable[[Any], object], object, object]] = [
 
 
 def test_the_key_of_a_cache_has_what_a_value_holds() -> None:
-    """What a value shows a copy of itself counts, whatever its class; a cached property of a dataclass doesn't."""
+    """The state that a value gives a copy of itself counts, whatever its class; a cached property doesn't."""
     for make, first, second in HOLDING:
         one, again, other = (key_identity(closing_over(make(each))) for each in (first, first, second))
         assert one == again != other, make

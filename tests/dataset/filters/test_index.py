@@ -168,7 +168,7 @@ def test_a_foreign_file_is_not_overwritten(path: Path) -> None:
 
 
 def test_a_pipe_is_not_replaced(path: Path) -> None:
-    """What isn't a regular file, such as a device or a pipe, is an error at once, and stays."""
+    """A path that isn't a regular file, such as a device or a pipe, is an error at once, and stays."""
     pipe = path.with_name("pipe")
     os.mkfifo(pipe)
     path.symlink_to(pipe)

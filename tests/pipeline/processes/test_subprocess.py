@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import AlreadyRunningError, ClosedError, PipelineFailure, UsageError, WorkerError
 from penstock.pipeline import PipelineBuilder, PipelineConfig, ProcessExecutor, SubprocessPipeline, run_in_subprocess
 from tests.pipeline.processes import ops
+from tests.pipeline.running.reading import first_awaited
 
 
 def config_of(source: Any, *functions: Any, continuous: bool = False) -> PipelineConfig:
@@ -79,15 +80,6 @@ def test_items_one_by_one_and_states() -> None:
     pipeline.stop()
 
 
-async def _async_steps(pipeline: Any, count: int) -> list[int]:
-    found: list[int] = []
-    async for item in pipeline:
-        found.append(item)
-        if len(found) == count:
-            break
-    return found
-
-
 def test_leaving_a_for_early() -> None:
     """Over a continuous source the next `for` continues, and skips an empty rest; so does an `async for`."""
     with started(range(6), ops.double, continuous=True).auto_stop() as pipeline:
@@ -105,7 +97,7 @@ def test_leaving_a_for_early() -> None:
         with pytest.raises(ClosedError, match="this pass has ended for this reader"):
             next(older)
         assert list(pipeline) == [2, 4, 6, 8, 10]
-        found = [asyncio.run(_async_steps(pipeline, 4)) for _ in range(3)]
+        found = [first_awaited(pipeline, 4) for _ in range(3)]
         assert found == [[0, 2, 4, 6], [8, 10], [0, 2, 4, 6]]
 
 

@@ -28,6 +28,20 @@ def items_of(builder: PipelineBuilder, *, sink: int = 3, threads: int = 1, **how
         return [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)]
 
 
+def first_awaited(pipeline: Any, count: int) -> list[Any]:
+    """Return the first items of an `async for`, which is then left; fewer if there are fewer."""
+
+    async def read() -> list[Any]:
+        found: list[Any] = []
+        async for item in pipeline:
+            found.append(item)
+            if len(found) == count:
+                break
+        return found
+
+    return asyncio.run(read())
+
+
 class Again:
     """A source that makes a new iterator for each pass."""
 

@@ -1,6 +1,5 @@
 """Reading by `get_item` and iterators, with timeouts, and the pass that a read belongs to."""
 
-import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
-from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, gate, over, waiting
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, first_awaited, gate, over, waiting
 
 
 @given(timeouts=st.lists(st.sampled_from([0.0, 0.00005, 0.0002, 0.001, None]), min_size=1, max_size=8))
@@ -49,26 +48,14 @@ def _steps(pipeline: Pipeline, count: int) -> list[int]:
     return list(itertools.islice(pipeline, count))
 
 
-def _async_steps(pipeline: Pipeline, count: int) -> list[int]:
-    async def read() -> list[int]:
-        found: list[int] = []
-        async for item in pipeline:
-            found.append(item)
-            if len(found) == count:
-                break
-        return found
-
-    return asyncio.run(read())
-
-
 def test_leaving_an_async_for_early_over_a_continuous_source() -> None:
     """The next `async for` continues with the rest of the pass, or, if nothing is left of it, with the next pass."""
     with build(range(6), continuous=True).auto_stop() as pipeline:
-        found = [_async_steps(pipeline, count) for count in (1, 4, 3, 2, 4, 2, 7, 6)]
+        found = [first_awaited(pipeline, count) for count in (1, 4, 3, 2, 4, 2, 7, 6)]
         assert found == [[0], [1, 2, 3, 4], [5], [0, 1], [2, 3, 4, 5], [0, 1], [2, 3, 4, 5], [*range(6)]]
 
 
-@pytest.mark.parametrize("read", [_steps, _async_steps])
+@pytest.mark.parametrize("read", [_steps, first_awaited])
 def test_leaving_a_for_early_over_an_iterator(read: Callable[[Pipeline, int], list[int]]) -> None:
     """If the source is an iterator, the next `for` continues; once the iterator is used up, it raises."""
     with build(iter(range(10))).auto_stop() as pipeline:
