@@ -10,7 +10,7 @@ from typing import Any, Literal, assert_type, cast
 
 import pytest
 
-from penstock.concurrency import Worker, WorkerPool
+from penstock.concurrency import CompletionStream, Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
 from tests.concurrency.loops import on_loop, on_loops, ready, settle
@@ -215,3 +215,18 @@ def test_wrong_arguments(make: Any, num_workers: int, options: Any, message: str
     """Wrong arguments are refused before a worker starts."""
     with pytest.raises(UsageError, match=message):
         WorkerPool(make, num_workers, **options)
+
+
+@on_loops
+async def test_results_as_they_complete() -> None:
+    """The futures of a pool can be put into a `CompletionStream`."""
+    async with WorkerPool(workers.Gated, 2) as pool:
+        stream = CompletionStream[int]()
+        late = asyncio.get_running_loop().create_future()
+        for job in (late, ready(1), ready(2)):
+            stream.put(await pool.assign(job))
+        stream.stop()
+        reader = aiter(stream)
+        first = [await anext(reader), await anext(reader)]
+        late.set_result(0)
+        assert [*first, *[item async for item in reader]] == [1, 2, 0]

@@ -326,3 +326,37 @@ def test_an_epoch_leaves_no_running_code_in_a_cycle(kind: str, place: dict[str, 
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+
+
+@WORKERS
+def test_an_exception_in_the_training_loop_leaves_the_loader_usable(place: dict[str, Any]) -> None:
+    """After the consumer's own exception, the loader continues with the next epoch."""
+    with ps.Loader(numbers(), **place) as loader:
+        with pytest.raises(ZeroDivisionError):
+            divide_by_first(loader)
+        assert listed(loader) == EXPECTED
+
+
+def divide_by_first(loader: ps.Loader) -> None:
+    """Divide by the first number, which is 0."""
+    for batch in loader:
+        divmod(1, int(batch[0]))
+
+
+@WORKERS
+def test_two_loaders_read_in_turns(place: dict[str, Any]) -> None:
+    """Two loaders over one dataset deliver the same batches when they are read in turns."""
+    with ps.Loader(numbers(), **place) as one, ps.Loader(numbers(), **place) as other:
+        pairs = list(zip(one, other, strict=True))
+    assert listed(first for first, _ in pairs) == listed(second for _, second in pairs) == EXPECTED
+
+
+def test_a_loader_can_be_used_in_other_threads() -> None:
+    """One thread makes a loader, another reads it, and a third closes it."""
+    loader = ps.Loader(numbers(), num_workers=2)
+    found: list[Any] = []
+    for work in (lambda: found.extend(listed(loader)), loader.close):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == EXPECTED

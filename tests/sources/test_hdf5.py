@@ -1,6 +1,7 @@
 """HDF5: datasets of every layout have the rows that h5py has, and errors name file, dataset and rows."""
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,21 @@ def test_damaged_and_changed_files_are_named(tmp_path: Path) -> None:
         source[0]
     with pytest.raises(SourceError, match=r"cannot read '.*absent.h5'"):
         HDF5(tmp_path / "absent.h5")
+
+
+def test_processes_share_chunks_beside_contiguous_datasets(tmp_path: Path) -> None:
+    """A copy of the source gets the chunks that the original has decoded, and maps the contiguous dataset."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["label"] = np.arange(4_000)
+        file.create_dataset("x", data=np.arange(4_000), chunks=(4_000,))
+        offset = file["x"].id.get_chunk_info(0).byte_offset
+    source = HDF5(path)
+    copy = pickle.loads(pickle.dumps(source))
+    assert_same(source[3], {"label": np.int64(3), "x": np.int64(3)})
+    before = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(offset)
+        stream.write(bytes(4_000 * 8))  # a process that decodes the chunk again gets zeros
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert_same(copy[3], {"label": np.int64(3), "x": np.int64(3)})

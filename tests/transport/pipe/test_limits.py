@@ -334,3 +334,18 @@ def test_a_pipe_carries_more_than_dev_shm_holds() -> None:
     command = [unshare, "-m", "bash", "-c", NO_SHM + '"$0" -W ignore -c "$1"', sys.executable, KEEPING]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, "100000000"), done.stderr
+
+
+def test_seventy_writers_reach_one_reader() -> None:
+    """Each with its elements in order."""
+    count = 70
+    with TensorPipeReader(num_writers=count) as reader, contextlib.ExitStack() as scope:
+        writers = [scope.enter_context(TensorPipeWriter(reader.address)) for _ in range(count)]
+        for step in range(2):
+            for number, writer in enumerate(writers):
+                writer.send((number, element_of(step)))
+        scope.close()
+        received = list(reader)
+    assert all(is_element(element, step) for step in (0, 1) for _, element in received[step * count : step * count + 1])
+    for number in range(count):
+        assert [element["step"] for sender, element in received if sender == number] == [0, 1]
