@@ -54,8 +54,9 @@ int main() {
     times.lap(20, 3, 2);
     times.lap(30, 1, 1);  // a number beyond the steps
     times.lap(40, 1, 1);  // an unknown step
-    // Another program may have the processor between two laps, so no time of a step is short for certain.
-    const double others = seconds_since(began) - spent;
+    // Another program may have the processor between two laps, so no time of a step is short for certain. The second
+    // lap stands for two calls.
+    const double others = 2 * (seconds_since(began) - spent);
     times.work(1.5);
     check(words[rows_word] == 5 && words[busy_word] == 1.5, "rows and work are added up");
     check(of(0, elements_word) == 4 && of(1, elements_word) == 6 && of(2, elements_word) == 2, "so are elements");

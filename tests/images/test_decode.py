@@ -3,6 +3,7 @@
 import importlib
 import io
 import itertools
+import os
 import struct
 import sys
 from typing import Any, Final
@@ -242,6 +243,7 @@ for _ in range(2):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="the sanitizer ends such a process")
 @pytest.mark.usefixtures("forked_programs")
 def test_a_resize_that_lacks_memory_fails_each_time() -> None:
     """The weights of a resize that failed aren't used by the next one of the same sizes."""
