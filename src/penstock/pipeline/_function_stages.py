@@ -224,13 +224,14 @@ class AsyncStage(RunningStage):
         return items[0] if items else NOTHING
 
     async def _call(self, item: object) -> object:
-        result: object
         try:
             result = await self._op(item)
         except BaseException as error:
             if self.stop.cancels(error):
                 raise
-            result = Failed(item, error)
+            if not self.stop.is_set:
+                return Failed(item, error)  # a variable would close a reference cycle with the error's traceback
+            raise asyncio.CancelledError from error
         if self.stop.is_set:  # the op has swallowed the cancellation
             raise asyncio.CancelledError
         return result
@@ -268,9 +269,8 @@ class AsyncGeneratorStage(RunningStage):
 
     async def _run_one(self, item: object) -> Failed | None:
         made, seconds = 0, 0.0
-        failed: Failed | None = None
         yielded = started = perf_counter()
-        try:
+        with Caught() as caught:
             async with aclosing(self._op(item)) as values:
                 async for value in values:
                     if self.stop.is_set:
@@ -285,14 +285,12 @@ class AsyncGeneratorStage(RunningStage):
                         await asyncio.sleep(0)
                         yielded = perf_counter()
                     started = perf_counter()
-        except BaseException as error:
-            if self.stop.cancels(error):
-                raise
-            failed = Failed(item, error)
+        if self.stop.cancels(caught.error):
+            raise caught.taken()
         seconds += perf_counter() - started
-        self.count(1, made, int(failed is not None), seconds)
+        self.count(1, made, int(caught.error is not None), seconds)
         self.learn(1, seconds)
-        return failed
+        return None if caught.error is None else Failed(item, caught.taken())
 
 
 class AggregateStage(RunningStage):

@@ -162,8 +162,10 @@ class RunningSource:
 
     def _raise_failure(self, error: BaseException) -> None:
         # Returns if the exception is the cancellation of the source.
-        if not self.stop.cancels(error):
+        if not self.stop.is_set:
             raise stage_failure(self._name, error) from error
+        if not self.stop.cancels(error):  # the iterator has replaced the cancellation by an exception of its own
+            raise asyncio.CancelledError from error
 
     async def _put(self, items: list[object]) -> None:
         if self._probe is None:

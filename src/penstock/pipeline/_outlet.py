@@ -257,7 +257,10 @@ class Outlet:
             self.forget(bell.ring)
             raise
         if late is not None:
-            raise late
+            try:
+                raise late
+            finally:
+                del late  # its traceback refers to this frame, which would be a reference cycle
         return found
 
     def take_failure(self) -> PipelineFailure | None:

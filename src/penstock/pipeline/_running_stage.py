@@ -178,9 +178,12 @@ class RunningStage(ABC):
     async def run(self) -> None:
         """Work until the input ends."""
         while True:
-            async with asyncio.TaskGroup() as self._group:
-                self._in_pass = True
-                self._start_lanes()
+            try:
+                async with asyncio.TaskGroup() as self._group:
+                    self._in_pass = True
+                    self._start_lanes()
+            finally:  # a lane that was cancelled before its first step is a task whose exception's frame holds `self`
+                self._lanes.clear()
             self._in_pass = False
             self._idle = 0
             self._input.free_lanes = self.concurrency

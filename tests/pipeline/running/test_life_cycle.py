@@ -1,10 +1,11 @@
 """The life cycle of a pipeline: the effect of each call in each state, on the pipeline and on its items."""
 
+import asyncio
 import gc
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -331,6 +332,69 @@ def test_a_pass_that_was_left_early_keeps_no_items(kind: Any) -> None:
         assert sum(each() is not None for each in made) == 0
     finally:
         gc.enable()
+
+
+class _Waiting:
+    """An async source, and an op, which waits after each item.
+
+    Args:
+        fails: whether the source waits, too, and each wait raises an exception of its own if it is cancelled.
+    """
+
+    def __init__(self, *, fails: bool) -> None:
+        self.made: list[weakref.ref[_Held]] = []
+        self._fails = fails
+
+    async def __aiter__(self) -> AsyncIterator[_Held]:
+        while True:
+            held = _Held()
+            self.made.append(weakref.ref(held))
+            yield held
+            if self._fails:
+                await self._wait()
+
+    async def thrice(self, item: _Held) -> AsyncIterator[_Held]:
+        for _ in range(3):
+            yield item
+            await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            if self._fails:
+                raise ConnectionError from error
+            raise
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_async_generators_that_were_left_early_keep_no_items(*, fails: bool) -> None:
+    """Generators that wait after an item when the pipeline stops keep no item either, and lanes that hadn't begun."""
+    source = _Waiting(fails=fails)
+    gc.disable()
+    try:
+        for _ in range(5):  # lanes are often about to begin at the stop, but not each time
+            with over(source).pipe(source.thrice, concurrency=8).add_sink(8).build(num_threads=1).auto_stop() as held:
+                next(iter(held))
+        assert sum(each() is not None for each in source.made) == 0
+    finally:
+        gc.enable()
+
+
+def test_a_read_that_ran_out_of_time_keeps_nothing() -> None:
+    """A pipeline whose read raised TimeoutError stops when it is dropped, without Python's collector."""
+    with gate() as stuck:
+        pipeline = build(range(3), waiting(stuck, at=0))
+        pipeline.start(timeout=PATIENCE_SECONDS)
+        gc.disable()
+        try:
+            with pytest.raises(TimeoutError):
+                pipeline.get_item(timeout=0)
+            dropped = weakref.ref(pipeline)
+            del pipeline
+            assert dropped() is None
+        finally:
+            gc.enable()
 
 
 # All calls in any order.
