@@ -76,6 +76,35 @@ def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:
     assert len(ps.range(1).repeat(2).repeat().take(2**32)) == 2**32
 
 
+def test_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
+    """It names the steps that leave everything out, in each place; what is drawn until it is accepted is found."""
+    refused = ps.mix([ps.range(10).map(_refuse, on_error="skip"), ps.range(9)], stop="never").batch(9)
+    left_out = r"; map\(_refuse, on_error='skip'\) left out each of the last 10"
+    with ps.Loader(refused, num_workers=2, workers="threads") as loader, pytest.raises(GraphError, match=left_out):
+        list(loader)
+    high = ps.range(10).filter(_is_high).repeat().batch(9)
+    left_out = r"; filter\(_is_high\) left out each of the last 10\d,\d{3} elements, in passes of 10\. Correct"
+    with ps.Loader(high) as loader, pytest.warns(match="nearly all"), pytest.raises(GraphError, match=left_out):
+        list(loader)
+    rare = ps.range(1).repeat().random_map(noisy).filter(lambda element: element[1] > 0.999)
+    assert next(epoch_of(rare, 0))[1] > 0.999
+
+
+def _refuse(number: int) -> int:
+    raise ValueError(number)
+
+
+def _is_high(number: int) -> bool:
+    return number > 9
+
+
+@pytest.mark.long
+def test_the_definition_of_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
+    """The definition raises the same error."""
+    with pytest.raises(GraphError, match="left out each of the last 100,000 elements, in passes of 3"):
+        next(epoch_of(ps.range(3).filter(_is_high).repeat(), 1))
+
+
 def test_parts_without_end_have_equal_lengths() -> None:
     """Zip takes datasets without end together, and names them without a number beside one that has an end."""
     endless, other = ps.range(2).repeat(), ps.range(3).repeat()

@@ -597,6 +597,10 @@ class Dataset(NotesErrors, Generic[T_co]):
         of the next one. If there is a `mix`, `concatenate`, `interleave` or `zip` of several parts below, these must
         have positions: parts that are read in order could only be repeated one by one, as `mix(stop="never")` does.
 
+        If filters, or functions with `on_error="skip"`, leave out all elements of a repeat without end, reading raises
+        GraphError after 20 passes in which there was none, and at least 100,000 elements. A fold that returns nothing,
+        and a filter above `stream` or above a batch, are read for ever.
+
         Args:
             times: the number of passes in an epoch of the result; None repeats without end. If the dataset has
                 positions, these are at most 2**31 passes, after which a loader raises an error. Of a dataset of a few

@@ -37,7 +37,9 @@ from penstock._graph import (
 from penstock._streaming._batch import batched
 from penstock._streaming._combine import combining_of
 from penstock._streaming._elementwise import split
+from penstock._streaming._empty_passes import EmptyPasses, empty_passes_of
 from penstock._streaming._fold import folding_of
+from penstock._streaming._inputs import is_block_input
 from penstock._streaming._stage import LocatedElement
 from penstock._streaming._stream import streamed
 from penstock._tracebacks import trim
@@ -84,6 +86,8 @@ class _Share:
     batch: Gather[Batch] | Fold | None
     """The batch of which each rank makes its part."""
     passing: Passing | None
+    empty_passes: EmptyPasses | None = None
+    """The counter of the block input to which a node belongs, if it has one."""
 
     def is_above(self, node: Node) -> bool:
         """Return whether a node is that batch or a step above it, which reads this rank's rows only."""
@@ -91,14 +95,33 @@ class _Share:
 
 
 def _in_order(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[LocatedElement]:
-    made = _made(node, epoch, context, share)
+    is_top = share.empty_passes is None and is_block_input(node) and outermost_batch(node) is None
+    counter = empty_passes_of(node) if is_top else None
+    if counter is None:
+        made = _made(node, epoch, context, share)
+    else:
+        made = _kept(counter, _made(node, epoch, context, replace(share, empty_passes=counter)))
     return made if share.passing is None else share.passing(node, made)
+
+
+def _read(counter: EmptyPasses | None, positions: range) -> Iterator[int]:
+    for number, position in enumerate(positions):
+        if counter is not None:
+            counter.read(number)
+        yield position
+
+
+def _kept(counter: EmptyPasses, made: Iterator[LocatedElement]) -> Iterator[LocatedElement]:
+    for each in made:
+        counter.keep()
+        yield each
 
 
 def _made(node: Node, epoch: int, context: Context, share: _Share) -> Iterator[LocatedElement]:
     if is_indexable(node) and not share.is_above(node):
         positions = range(share.rank, length(node) or 0, share.ranks)
-        at = ((each, replace(location_of(node, epoch, each), node=node)) for each in positions)
+        read = _read(share.empty_passes, positions)
+        at = ((each, replace(location_of(node, epoch, each), node=node)) for each in read)
         return ((element_at(node, epoch, each, context), location) for each, location in at)
 
     def below(parent: Node) -> Iterator[LocatedElement]:

@@ -46,6 +46,7 @@ from penstock._graph import (
     length,
     seed_position_block,
 )
+from penstock._streaming._empty_passes import EmptyPasses
 from penstock._streaming._policy import CHUNK_SECONDS, INPUT_ELEMENTS
 from penstock._streaming._stage import (
     EPOCH,
@@ -145,6 +146,8 @@ class BlockInput:
     context: Context
     at_once: int = INPUT_ELEMENTS
     """The maximal number of elements of a chunk, however little time they take."""
+    empty_passes: EmptyPasses | None = None
+    """Counts the elements that are left out; None if the input leaves nothing out, or has an end."""
 
     def start(self) -> Token:
         return 0
@@ -180,6 +183,8 @@ class BlockInput:
         """Return the chunk of the block of numbers [start, stop)."""
         positions = self.input_range.positions(start, stop)
         numbers: Sequence[int] = range(start, stop)
+        if self.empty_passes is not None:
+            self.empty_passes.read_block(start, stop, block.kept)
         if block.kept is not None:
             positions = positions[block.kept]
             numbers = Picked(numbers, block.kept.tolist())

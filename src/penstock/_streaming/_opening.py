@@ -43,6 +43,7 @@ from penstock._streaming._batch import BatchStage
 from penstock._streaming._collate import Collate, collate_of
 from penstock._streaming._combine import CombineStage, combining_of
 from penstock._streaming._elementwise import FilterStage, MapStage, RowsStage
+from penstock._streaming._empty_passes import empty_passes_of
 from penstock._streaming._fold import FoldStage, folding_of
 from penstock._streaming._held import LeftStage, UntilStage
 from penstock._streaming._inputs import (
@@ -281,7 +282,8 @@ class _Opener:
             return _Opened(stage, {first: InputRef(node, "")})
         if is_block_input(node):
             block_input = BlockInput(
-                first, node, opening.epoch, inputs.ranges[first], opening.read, opening.context, inputs.share
+                *(first, node, opening.epoch, inputs.ranges[first], opening.read, opening.context, inputs.share),
+                empty_passes=empty_passes_of(node),
             )
             return _Opened(block_input, {first: InputRef(node, "")})
         if isinstance(node, Combine):

@@ -20,3 +20,5 @@ MAX_APART: Final = 64  # elements between two tokens that one run of a stage ser
 CHECKED_PER_FOLD: Final = 4  # elements of a fold that a check reads for each of a function: a fold may return few
 CHECKED_AFTER_RESUME: Final = 8  # elements that a check adds to a fold that was resumed: it may differ only then
 CHECKED_INPUTS: Final = 256  # of each input that a check reads for each element: a filter may pass few, or none
+EMPTY_PASSES: Final = 20  # of a repeat without end, before an error: an element that is read by chance comes in these
+EMPTY_ELEMENTS: Final = 100_000  # of these passes, at least: if a filter accepts one of 1,000, by chance, one comes

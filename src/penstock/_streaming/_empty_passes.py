@@ -1,0 +1,94 @@
+"""Empty passes of a repeat without end: an error, in place of a wait that never ends.
+
+The problem: filters and `on_error="skip"` may leave out every element. An epoch that has an end is then empty, which a
+loader names. In a repeat without end, the reader would read pass after pass for ever.
+
+The solution: each block input counts the elements that were left out since one was kept. After `EMPTY_PASSES` passes,
+and at least `EMPTY_ELEMENTS` elements, the reading raises an error that names the steps.
+
+One empty pass is not enough: a random map below a filter draws other numbers in each pass, a sampler may choose other
+elements, and one of several ranks reads only its part. The elements that count are those of one rank, so that several
+ranks read more passes before the error. A dataset of a few elements has many empty passes by chance, such as one
+element that is drawn again until a filter accepts it; hence the least number of elements.
+
+Rejected: a count above folds, since a fold may need many passes for one element, as a large batch of a short dataset
+does. So a fold that returns nothing is not noticed. Neither is a filter above a stream, whose passes have no length.
+"""
+
+from penstock._graph import Filter, Integers, Map, Node, Reindex, is_endless, is_indexable, length, verb_text, walk
+from penstock._streaming._policy import EMPTY_ELEMENTS, EMPTY_PASSES
+from penstock.errors import GraphError
+from penstock.sampling import Repeat
+
+
+class EmptyPasses:
+    """Counts the elements of a block input that were left out one after the other.
+
+    Args:
+        node: the block input.
+        pass_length: the number of elements of a pass.
+    """
+
+    def __init__(self, node: Node, pass_length: int) -> None:
+        self._node = node
+        self._pass_length = pass_length
+        self._limit = max(EMPTY_PASSES * pass_length, EMPTY_ELEMENTS)
+        self._first: int | None = None  # the first number of the elements that were left out one after the other
+        self._number = 0
+
+    def read(self, number: int) -> None:
+        """Note the number of the element that is read next; the one before it was left out unless `keep` was called.
+
+        Raises:
+            GraphError: the elements that were left out are whole passes.
+        """
+        self._number = number
+        if self._first is None or number < self._first:
+            self._first = number
+        count = number - self._first
+        if count < self._limit:
+            return
+        steps = " and ".join(reversed(list(map(verb_text, _leaving_out(self._node)))))
+        raise GraphError(
+            f"a repeat without end needs a pass that has elements; {steps} left out each of the last {count:,} "
+            f"elements, in passes of {self._pass_length:,}. Correct the predicate, or the function that fails, or give "
+            "repeat a number of passes"
+        )
+
+    def keep(self, number: int | None = None) -> None:
+        """Note that the element of a number was kept; None stands for the one that was read last."""
+        self._first = 1 + (self._number if number is None else number)
+
+    def read_block(self, start: int, stop: int, kept: Integers | None) -> None:
+        """Note a block, given the indices of the elements that were kept; None stands for all.
+
+        Raises:
+            GraphError: as for `read`.
+        """
+        self.read(start)
+        if kept is None or len(kept):
+            self.keep(stop - 1 if kept is None else start + int(kept[-1]))
+        self.read(stop)
+
+
+def empty_passes_of(node: Node) -> EmptyPasses | None:
+    """Return the counter of a block input; None if it leaves nothing out, or has an end."""
+    if is_indexable(node) or not is_endless(node):
+        return None
+    indexable = node
+    while isinstance(indexable, Map | Filter) and not is_indexable(indexable):
+        indexable = indexable.parent
+    total = length(indexable) or 0
+    samplers = [step.sampler for step in walk(indexable) if isinstance(step, Reindex)]
+    passes = [each.passes for each in samplers if isinstance(each, Repeat) and each.endless]
+    return EmptyPasses(node, max(total // min(passes), 1)) if passes else None
+
+
+def _leaving_out(node: Node) -> list[Node]:
+    """Return the steps of a block input that may leave out elements, the highest first."""
+    found: list[Node] = []
+    while isinstance(node, Map | Filter) and not is_indexable(node):
+        if isinstance(node, Filter) or node.on_error == "skip":
+            found.append(node)
+        node = node.parent
+    return found
