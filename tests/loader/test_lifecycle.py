@@ -95,6 +95,32 @@ def test_an_iterator_is_retired(place: dict[str, Any], name: str) -> None:
         assert next(batches, None) is None
 
 
+class _Closing:
+    """A source that has another thread close a loader when its length is asked for, as `iter` does."""
+
+    def __init__(self) -> None:
+        self.loader: ps.Loader[Any] | None = None
+
+    def __len__(self) -> int:
+        if self.loader is not None:
+            closing = threading.Thread(target=self.loader.close)
+            closing.start()
+            closing.join()
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_loader_that_is_closed_while_a_pass_begins_says_so() -> None:
+    """The error names the loader, and not the owner of workers, which it shares with none."""
+    source = _Closing()
+    with ps.Loader(ps.read(source).batch(2), num_workers=1, workers="threads") as loader:
+        source.loader = loader
+        with pytest.raises(ps.errors.ClosedError, match=r"^the loader was closed; make a new one"):
+            iter(loader)
+
+
 @WORKERS
 def test_a_closed_loader_says_so(place: dict[str, Any]) -> None:
     """After `close`, iterating and moving raise a ClosedError; the state and the batches stay valid."""

@@ -255,7 +255,7 @@ def test_another_thread_may_act_while_a_pass_is_begun(action: str, kind: str, pl
                 assert (loader.epoch, loader.steps_done) == (0, len(expected))
             else:
                 assert [batches_of(iterator) for iterator in begun] == [[]] * len(begun)
-        assert watched.error is None or (action == "closes" and "was closed" in str(watched.error))
+        assert watched.error is None or (action == "closes" and "the loader was closed" in str(watched.error))
         return watched
 
     at_each_moment(begin, few=bool(place))

@@ -265,7 +265,10 @@ class Loader(NotesErrors, Generic[T_co]):
         self._need_open()
 
     def _open_stream(self, step_ranges: list[StepRange]) -> Stream:
-        return self._runtime.open_stream(step_ranges)
+        with Caught(ClosedError) as caught:
+            return self._runtime.open_stream(step_ranges)
+        self._need_open()  # another thread has closed this loader, and not the owner of the workers
+        raise caught.taken()
 
     def __aiter__(self) -> AsyncIterator[T_co]:
         return AsyncLoaderIterator(iter(self))
