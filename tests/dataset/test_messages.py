@@ -238,6 +238,17 @@ ABOVE_A_SHUFFLE: list[Case] = [
 ]
 
 
+def frames(number: int) -> Any:
+    """Return an array that is longer by one, or fail."""
+    if not number:
+        raise ValueError(number)
+    return np.zeros(number + 1)
+
+
+REPLACED = ps.range(9).map(frames, on_error=ps.Substitute())
+SUBSTITUTE = "(on_error=Substitute()), its length must be the same; the log and loader.replaced() have"
+
+
 TABLES: list[Case] = [
     usage(lambda: NUMBERS.sample([1, 2]), "weights must be one for each of the 10 elements; got shape (2,)"),
     usage(lambda: NUMBERS.sample([0] * 10), "weight"),
@@ -258,6 +269,9 @@ TABLES: list[Case] = [
         "step 'pair' made 2 elements of the one at position 0, where counts= says 1.",
         "Give the counts that the function makes, or leave counts= out and read in order.",
     ),
+    graph(lambda: REPLACED.pack(9, lengths=range(1, 10))[0], "of the dataset before pack(), in its order.", SUBSTITUTE),
+    graph(lambda: list(REPLACED.bucket(len, [3, 9], rows=1, lengths=range(1, 10))), "before bucket()", SUBSTITUTE),
+    graph(lambda: list(REPLACED.windows(1, lengths=range(1, 10))), "in a map above windows().", SUBSTITUTE),
     usage(lambda: NUMBERS.windows(2, lengths=[3]), "lengths must be one for each of the 10 elements; got shape (1,)"),
     usage(lambda: NUMBERS.windows(2, lengths=[-1] * 10), "length", "-1"),
     usage(lambda: NUMBERS.windows(0, lengths=[1] * 10), "length", "0"),

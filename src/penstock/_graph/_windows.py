@@ -173,5 +173,6 @@ def _check_frames(array: NDArray[Any], expected: int, path: str, episode: int) -
         raise GraphError(
             f"windows() cuts every array along its first axis, the frames; {subject(path)} at position {episode} has "
             f"shape {array.shape}, where {expected} frames were expected. Give the episodes' lengths, and add arrays "
-            "that don't hold frames in a map above windows()."
+            "that don't hold frames in a map above windows(). If the episode replaces one that failed "
+            "(on_error=Substitute()), its length must be the same; the log and loader.replaced() have that error."
         )

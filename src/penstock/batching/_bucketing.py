@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._tree import Element
-from penstock.batching._grouping import PackingPlan
+from penstock.batching._grouping import NOTE_ON_SUBSTITUTES, PackingPlan
 from penstock.batching._merge import Batch
 from penstock.batching._pad import Pad
 from penstock.errors import GraphError
@@ -112,7 +112,7 @@ def check_bucket(bucketing: Bucketing, element: Element, number: int, where: str
         raise GraphError(
             f"elements must have the sizes that bucket() was given; one {where} has {bucketing.size(element)}, and was "
             f"planned for the bucket up to {bucketing.boundaries[number]}. Pass the lengths of the dataset before "
-            "bucket(), in its order."
+            f"bucket(), in its order. {NOTE_ON_SUBSTITUTES}"
         )
 
 

@@ -15,13 +15,18 @@ All functions here depend only on lengths, not on tokens.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock.errors import UsageError
+
+NOTE_ON_SUBSTITUTES: Final = (
+    "If it replaces an element that failed (on_error=Substitute()), its length must be the same; the log and "
+    "loader.replaced() have the error of that element."
+)
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._tree import is_array
-from penstock.batching._grouping import Long, PackingPlan
+from penstock.batching._grouping import NOTE_ON_SUBSTITUTES, Long, PackingPlan
 from penstock.batching._joined import JoinedElements
 from penstock.batching._pack import How, JoinedDocuments, fill_rows, padding_token
 from penstock.errors import GraphError, InternalError, UsageError
@@ -111,7 +111,7 @@ class PackedDocuments:
             raise GraphError(
                 "documents must have the lengths that pack() was given; the one at position "
                 f"{plan.document[number]} has {found[number].tolist()}, the plan {planned[number].tolist()}. Pass the "
-                "lengths of the dataset before pack(), in its order."
+                f"lengths of the dataset before pack(), in its order. {NOTE_ON_SUBSTITUTES}"
             )
         bounds = plan.bounds.tolist()
         made: list[Any] = []
