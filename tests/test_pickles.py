@@ -1,5 +1,6 @@
 """A pickle in parts holds the same value as one in a block, and the large arrays in it are not copied."""
 
+import pickle
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_lost_parts() -> None:
     parts = in_parts(dump({"large": np.arange(1000)}), 1000)
     with pytest.raises(MessageError, match="truncated"):
         load_parts(parts[:-1], copied_bytes=1 << 40)
+
+
+def test_modules_of_a_class_of_their_own_are_sent_by_name() -> None:
+    """A function that uses torch, and a variable of its own that is named like such a module of torch, is sent."""
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("cloudpickle")
+    classes = ["cat", "dog"]
+
+    def used() -> list[Any]:
+        return [torch.classes, torch.backends.cudnn, *classes]
+
+    assert pickle.loads(pickler().dumps(used))() == used()
 
 
 FORK = """

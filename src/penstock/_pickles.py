@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, lru_cache
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -286,9 +286,10 @@ def pickler() -> Pickling:
 def _by_cloudpickle(module: ModuleType) -> Pickling:
     """Return cloudpickle's way, which sends functions with a cache by value, too, where it sends those below so.
 
-    It also sends by value what is in modules that other processes don't find. A memoryview stays one, while cloudpickle
-    alone makes it bytes, which lack its format, shape and writability. A class that is sent by value stays as it is in
-    the process that defines it, while cloudpickle alone sets all its attributes when another process sends it back.
+    It also sends by value what is in modules that other processes don't find, and by name a module of a class of its
+    own, such as `torch.classes`, which cloudpickle refuses. A memoryview stays one, while cloudpickle alone makes it
+    bytes, which lack its format, shape and writability. A class that is sent by value stays as it is in the process
+    that defines it, while cloudpickle alone sets all its attributes when another process sends it back.
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
@@ -297,6 +298,8 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     def reducer_override(self: _ByValuePickler, value: object) -> _Reduced:  # a table has no subclasses
         if isinstance(value, _IN_MODULES):
             self.by_value.add(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        if _is_own_module(value):
+            return importlib.import_module, (value.__name__,)
         if isinstance(value, type):
             sent = None if self.copies else _reduced_received(value, dumps_copy)
             return sent or _reduced_class(value, theirs.reducer_override(self, value))
@@ -323,6 +326,16 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
         return stream.getvalue()
 
     return Pickling(dumps, made)
+
+
+def _is_own_module(value: object) -> TypeGuard[ModuleType]:
+    """Return whether a value is a module of a class of its own, for which pickle has no way.
+
+    cloudpickle sends each loaded `torch.X` with a function that uses torch and any name or attribute X.
+    """
+    if not isinstance(value, ModuleType) or type(value) is ModuleType:
+        return False
+    return type(value).__reduce__ is object.__reduce__ and sys.modules.get(value.__name__) is value
 
 
 class _ByValuePickler(Protocol):
