@@ -274,9 +274,13 @@ def test_steps_are_served_to_this_machine_alone(capsys: Output) -> None:
                 fetched(wrong)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             fetched(urllib.request.Request(server.address, headers={"Host": "example.org"}))
-        with socket.create_connection(("127.0.0.1", server.server_port)) as other:
-            other.sendall(f"GET http://[bad/ HTTP/1.0\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
-            assert b"404" in other.recv(1000)
+        through_proxy = urllib.request.Request(f"{server.address}?step=12")
+        through_proxy.set_proxy(server.address.split("/")[2], "http")  # then the request has the whole address
+        assert fetched(through_proxy) == page
+        for wrong in ("http://[bad/", "http://example.org/"):
+            with socket.create_connection(("127.0.0.1", server.server_port)) as other:
+                other.sendall(f"GET {wrong} HTTP/1.0\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+                assert b"404" in other.recv(1000)
     assert capsys.readouterr() == ("", "")
     with ps.Loader(in_order) as loader, LookServer(loader.look, 0, first=0) as server:
         assert "StateError" in server.page(10**6)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, Final, cast
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from penstock._caught import Caught
 from penstock._graph import escaped
@@ -68,10 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request; others than for the page, or by another name of this machine, are refused."""
         server = cast("LookServer", self.server)
-        path, _, query = self.path.partition("?")
+        host = self.headers.get("Host", "")
+        whole, path, query = _parts_of(self.path, host)
         text = parse_qs(query).get("step", [str(server.first)])[0]
         # A page of another site may have a name that leads here, and would read the answer.
-        is_ours = self.headers.get("Host") in {f"{name}:{server.server_port}" for name in (_HOST, "localhost")}
+        is_ours = {host, whole} <= {f"{name}:{server.server_port}" for name in (_HOST, "localhost")}
         if not is_ours or path != "/" or not (text.isdecimal() and len(text) <= _DIGITS):
             self.send_response(404)
             self.end_headers()
@@ -85,3 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *parts: object, **named: object) -> None:
         """Log no requests, and no connections that were idle too long."""
+
+
+def _parts_of(target: str, host: str) -> tuple[str, str, str]:
+    """Return the host, path and query of a request's target, which has a host if it is for a proxy."""
+    with suppress(ValueError):  # of a malformed host
+        url = urlsplit(target)
+        return url.netloc or host, url.path, url.query
+    return "", "", ""
