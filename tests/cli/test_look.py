@@ -332,6 +332,20 @@ def test_the_first_difference_of_two_descriptions_is_found(tmp_path: Path, shown
         loader.look(7)
 
 
+@pytest.mark.parametrize(("last", "found"), [(7, ""), (8, "row 2 of the element: 1000007 and 1000008")])
+def test_arrays_of_objects_are_compared_by_value(last: int, found: str) -> None:
+    """Equal objects are equal, wherever they are in memory, also arrays among them."""
+
+    def of_objects(last: int) -> ps.Loader[Any]:
+        def merge(rows: list[int]) -> Any:
+            return np.array([np.arange(3), "text", 1_000_000 + last, *rows], object)
+
+        return ps.Loader(ps.range(1).batch(1, merge=merge))
+
+    with of_objects(7) as one, of_objects(last) as two:
+        assert one.look(0).difference(two.look(0)) == found
+
+
 def test_wrong_arguments_are_refused(shown: Shown) -> None:
     """The message has the rule; the status is 2."""
     for arguments, message in (

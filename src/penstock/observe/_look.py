@@ -384,6 +384,8 @@ def _difference(name: str, one: object, two: object, *, has_rows: bool) -> str:
     if one.tobytes() == two.tobytes():
         return ""
     differs = _differs(one, two)
+    if not differs.any():  # equal objects in other places
+        return ""
     if not has_rows or not one.ndim:
         return f"{name}: {_unlike(one, two, int(differs.sum()))}"
     row = int(np.flatnonzero(differs.reshape(len(differs), -1).any(axis=1))[0])
@@ -392,6 +394,10 @@ def _difference(name: str, one: object, two: object, *, has_rows: bool) -> str:
 
 def _differs(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where the bytes of two arrays differ, by value."""
+    if one.dtype == np.object_:
+        pairs = zip(map(_as_array, one.flat), map(_as_array, two.flat), strict=True)
+        unlike = [_difference("", *pair, has_rows=False) != "" for pair in pairs]
+        return np.array(unlike, np.bool_).reshape(one.shape)
     if one.dtype.hasobject:
         return np.asarray(one != two, np.bool_)
     sizes = (*one.shape, one.dtype.itemsize)
