@@ -190,6 +190,17 @@ def test_other_values_in_a_function_are_warned_of(name: str) -> None:
     assert load(dataset(3), without_details(state)) == ""
 
 
+def test_other_values_in_the_measure_of_a_mixture_are_warned_of() -> None:
+    """A step with several parts has its functions' values in the state, too."""
+
+    def dataset(factor: int) -> ps.Dataset[Any]:
+        return ps.mix({"a": ps.range(1, 100), "b": NUMBERS}, measure=times([factor])).batch(8)
+
+    state = state_of(dataset(2))
+    assert load(dataset(2), state) == ""
+    assert "functions hold other values" in load(dataset(3), state)
+
+
 def test_another_opener_of_a_stream_is_warned_of() -> None:
     """The code of a stream's opener, and the values that it holds, are part of the state."""
 

@@ -252,7 +252,8 @@ def test_a_forked_child_is_refused() -> None:
         if child == 0:
             code = 1
             try:
-                for use in (lambda: writer.send(1), reader.receive):
+                later = (lambda: asyncio.run(writer.asend(1)), lambda: asyncio.run(reader.areceive()))
+                for use in (lambda: writer.send(1), reader.receive, *later):
                     with pytest.raises(ClosedError, match="forked"):
                         use()
                 writer.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
-from tests.transport.pipe.children import element_of
+from tests.transport.pipe.children import element_of, running
 
 HELLO = 1
 
@@ -68,6 +68,21 @@ def play(recorded: Recorded, change: Callable[[int, bytes], bytes | None]) -> li
             except PenstockError as error:
                 found.append(error)
     raise AssertionError("the reader never came to an end")
+
+
+def connect_as_nobody(address: str) -> None:
+    """Connect to a reader as another user's process."""
+    os.setuid(65534)
+    with pytest.raises(PeerError, match=r"both ends of a pipe must belong to one user; .* to 65534, the peer to 0"):
+        TensorPipeWriter(address)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's program")
+def test_another_users_reader_gets_nothing() -> None:
+    """A writer refuses to connect to it."""
+    with TensorPipeReader() as reader, running("fork", connect_as_nobody, reader.address) as process:
+        process.join()
+        assert process.exitcode == 0
 
 
 def test_packets_that_are_played_back_are_understood(recorded: Recorded) -> None:
