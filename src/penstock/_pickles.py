@@ -110,13 +110,15 @@ def reduced_array(array: "NDArray[Any]") -> _Reduced:
     """Reduce an array so that it has its strides and its byte order in another process; wide gaps are left out.
 
     NumPy does so with an array in C order, unless it has times, which lose the flag for writes. An array of objects,
-    which has no gaps in a pickle and can be written to, is left to it, too.
+    which has no gaps in a pickle, is left to it, too, but for that flag.
     """
     dtype = array.dtype
     is_in_c_order = array.flags.c_contiguous
     is_usual = dtype.kind not in "mM" and (dtype.isnative or dtype.names is not None)
     if dtype.hasobject or (is_in_c_order and is_usual):
-        return cast("_Reduced", array.__reduce_ex__(pickle.HIGHEST_PROTOCOL))
+        reduced: Any = array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        is_locked = dtype.hasobject and not array.flags.writeable
+        return cast("_Reduced", (*reduced, None, None, _set_locked) if is_locked else reduced)
     if not dtype.itemsize:  # texts without characters
         return np.ndarray, (array.shape, dtype)
     array = without_wide_gaps(array)
@@ -124,6 +126,11 @@ def reduced_array(array: "NDArray[Any]") -> _Reduced:
     if array.flags.c_contiguous:
         return _array_of, (raw, dtype, array.shape)
     return with_strides, (raw, dtype, array.shape, array.strides)
+
+
+def _set_locked(array: "NDArray[Any]", state: object) -> None:
+    cast("Any", array).__setstate__(state)
+    array.flags.writeable = False
 
 
 def _array_of(raw: "NDArray[np.uint8]", dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> "NDArray[Any]":

@@ -70,6 +70,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 @example({"": [np.array([], ">M8[Y]")], None: np.zeros((2, 2), ">f4")[::-1]})
 @example([np.bytes_(b"a\0"), np.str_("a\0"), np.bytes_(b""), np.str_("\ud800")])
 @example({None: np.ndarray(3, ">U0"), "": np.zeros(2, np.dtype(">f4", metadata={"unit": "m"}))})
+@example([read_only(np.array([1, "a", None], object)), read_only(np.zeros(2, [("text", object)]))])
 @given(ELEMENTS)
 def test_decoded_elements_are_the_same(element: Any) -> None:
     """Types, structures, the order of keys, dtypes and bits are kept."""
