@@ -54,8 +54,8 @@ CASES: list[Case] = [
         )
         for place in (anything({"num_workers": 1, "workers": "processes"}), {"isolated": True})
     ),
-    refused("dataset must be a penstock Dataset; got [1, 2, 3].", "ps.read(source)", dataset=[1, 2, 3]),
-    refused("num_workers must be at least 0", "got num_workers=-1", num_workers=-1),
+    refused("dataset must be a penstock Dataset; got [1, 2, 3].", "ps.read(source), or with ps", dataset=[1, 2, 3]),
+    refused("num_workers must be at least 0", "got num_workers=-1. Pass 0 to compute in the", num_workers=-1),
     refused("num_workers must be a whole number; got num_workers=1.5", num_workers=1.5),
     refused("num_workers must be a whole number", num_workers=True),
     refused(
@@ -73,7 +73,7 @@ CASES: list[Case] = [
         "worker_init must be a function that takes the worker's number, or None",
         limits=ps.Limits(worker_init=anything(3)),
     ),
-    refused("prefetch must be at least 1", "got prefetch=0", prefetch=0),
+    refused("prefetch must be at least 1", "got prefetch=0. Pass num_workers=0 to compute no batch ahead", prefetch=0),
     refused("num_batch_workers must be at least 1", limits=ps.Limits(num_batch_workers=0)),
     *(
         refused(
@@ -82,12 +82,12 @@ CASES: list[Case] = [
         for memory in (0, -1, "1" * 400, "lots", "2 parsecs", "", "0MB", "-1GB", True, 1.5, "1e9")
     ),
     refused("shard must be a ps.Shard(rank, count); got shard=(0, 2)", dataset=BATCHES, shard=(0, 2)),
-    refused("rank must be in [0, count); got rank=2, count=2", dataset=BATCHES, shard=ps.Shard(2, 2)),
+    refused("got rank=2, count=2. Ranks count from 0", dataset=BATCHES, shard=ps.Shard(2, 2)),
     refused("rank must be at least 0", "got rank=-1", dataset=BATCHES, shard=ps.Shard(-1, 2)),
     refused("count must be at least 1", "got count=0", dataset=BATCHES, shard=ps.Shard(0, 0)),
     refused("rank must be a whole number; got rank='0'", dataset=BATCHES, shard=ps.Shard(anything("0"), 2)),
     refused(
-        "a global batch must divide by the number of ranks; got batch(4) on 3 ranks",
+        "a global batch must divide by the number of ranks; got batch(4) on 3 ranks. Use batch(6), or another multiple",
         dataset=BATCHES,
         shard=ps.Shard(0, 3),
     ),

@@ -150,6 +150,7 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Raises:
             IndexError: there is no such position.
+            TypeError: the index is neither a whole number nor a slice.
         """
         total = need_indexable(self._node, "indexing", "Iterate over it, or index before that step.")
         if isinstance(index, slice):
@@ -157,7 +158,13 @@ class Dataset(NotesErrors, Generic[T_co]):
             need_end(self._node, _slice_text(index), counts_from_end=_counts_from_end(index))
             need_reach(self._node, _slice_text(index), max(index.start or 0, index.stop or 0))
             return self._new(choose(self._node, chosen, _slice_text(index)))
-        position = operator.index(index)
+        try:
+            position = operator.index(index)
+        except TypeError as error:
+            raise TypeError(
+                f"an index of a dataset is a position or a slice; got {index!r:.200}. For a field of the elements "
+                "use map(lambda element: element[name]), for several positions select(positions)"
+            ) from error
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
             raise IndexError(f"position must be in [{-total}, {total}); got {position}")

@@ -476,7 +476,7 @@ class FoldFacts(StepFacts):
         for rows in self.rows:
             if rows % count:
                 given = f"{rows} rows of {self.text} on {count} ranks"
-                raise UsageError(f"a global batch must divide by the number of ranks; got {given}")
+                raise UsageError(f"a global batch must divide by the number of ranks; got {given}. Choose a multiple")
 
     @property
     def state_text(self) -> str:

@@ -147,11 +147,12 @@ def need_reach(node: Node, given: str, stop: int) -> None:
         )
 
 
-def need_count(name: str, value: object, least: int = 0) -> int:
+def need_count(name: str, value: object, least: int = 0, remedy: str = "") -> int:
     """Return `value` if it is a whole number of at least `least`, else raise a UsageError that names it."""
     number = need_integer(name, value)
     if not least <= number <= MAX_POSITIONS:
-        raise UsageError(f"{name} must be at least {least} and at most 2**62; got {name}={number}")
+        text = f"{name} must be at least {least} and at most 2**62; got {name}={number}"
+        raise UsageError(f"{text}. {remedy}" if remedy else text)
     return number
 
 

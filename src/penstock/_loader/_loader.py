@@ -787,4 +787,7 @@ def _need_kind(workers: object) -> None:
 
 def _need_dataset(dataset: object) -> None:
     if not isinstance(dataset, Dataset):
-        raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")
+        raise UsageError(
+            f"dataset must be a penstock Dataset; got {dataset!r:.200}. Make one with ps.read(source), or with "
+            "ps.stream(lambda: …) of a generator."
+        )

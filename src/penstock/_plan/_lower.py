@@ -56,7 +56,7 @@ def lower(  # noqa: PLR0913 - the loader's arguments, once each
     """Check all arguments of a loader, and return its plan; `remote` is as in `Plan`."""
     shard = Shard(0, 1) if shard is None else _checked_shard(shard)
     _check_limits(limits)
-    prefetch = need_count("prefetch", prefetch, 1)
+    prefetch = need_count("prefetch", prefetch, 1, "Pass num_workers=0 to compute no batch ahead")
     if limits.num_batch_workers is not None:
         need_count("num_batch_workers", limits.num_batch_workers, 1)
     need_count("read_ahead", limits.read_ahead, 1)
@@ -91,7 +91,7 @@ def choose_place(num_workers: object, workers: object) -> tuple[Place, int]:
         )
     if num_workers == "auto":
         return ("inline", 0) if workers == "auto" else ("processes" if workers == "processes" else "threads", 1)
-    count = need_count("num_workers", num_workers)
+    count = need_count("num_workers", num_workers, 0, "Pass 0 to compute in the caller's thread")
     if not count:
         return "inline", 0
     return ("processes", count) if workers == "processes" else ("threads", count)
@@ -164,7 +164,7 @@ def _checked_shard(shard: object) -> Shard:
         raise UsageError(f"shard must be a ps.Shard(rank, count); got shard={shard!r}")
     count, rank = need_count("count", shard.count, 1), need_count("rank", shard.rank)
     if rank >= count:
-        raise UsageError(f"rank must be in [0, count); got rank={rank}, count={count}")
+        raise UsageError(f"rank must be in [0, count); got rank={rank}, count={count}. Ranks count from 0")
     return Shard(rank, count, shard.uneven)
 
 
@@ -306,7 +306,8 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
         batch.value.check_ranks(shard.count)
     elif batch is not None and batch.value.size % shard.count:
         raise UsageError(
-            f"a global batch must divide by the number of ranks; got batch({batch.value.size}) on {shard.count} ranks"
+            f"a global batch must divide by the number of ranks; got batch({batch.value.size}) on {shard.count} ranks. "
+            f"Use batch({-(-batch.value.size // shard.count) * shard.count}), or another multiple of {shard.count}"
         )
     if ranks.ending == "uneven" and not shard.uneven:
         refuse(

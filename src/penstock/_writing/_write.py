@@ -477,7 +477,10 @@ def _folder_of(path: str | os.PathLike[str]) -> str:
 
 def _count(dataset: object) -> int:
     if not isinstance(dataset, Dataset):
-        raise UsageError(f"dataset must be a penstock Dataset; got {dataset!r}. Make one with ps.read(source).")
+        raise UsageError(
+            f"dataset must be a penstock Dataset; got {dataset!r:.200}. Make one with ps.read(source), or with "
+            "ps.stream(lambda: …) of a generator."
+        )
     if is_batch(dataset.node):
         raise UsageError("write takes elements, and the dataset has batches. Leave batch() out, or add unbatch().")
     return need_finite(dataset.node, "write()")
