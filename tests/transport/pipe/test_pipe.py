@@ -287,3 +287,28 @@ for element, sent in [(1, 2), ([b""] * 30_000, 0)]:
 def test_a_wait_for_a_reader_in_the_same_thread_is_an_error() -> None:
     """Nothing could receive while the only thread waits: for one element too many, or for a full socket."""
     assert outcome(ALONE) == (0, "2\n0\n", "")
+
+
+STARTED = """
+import _thread, sys
+from penstock.transport import TensorPipeReader, TensorPipeWriter
+
+def receive():
+    print([reader.receive() for _ in range(3)])
+    is_over.release()
+
+sys.setswitchinterval(10)
+is_over = _thread.allocate_lock()
+is_over.acquire()
+with TensorPipeReader() as reader, TensorPipeWriter(reader.address, capacity=1) as writer:
+    _thread.start_new_thread(receive, ())
+    for number in range(3):
+        writer.send(number)
+    is_over.acquire()
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_a_reader_in_a_thread_that_has_just_started_is_waited_for() -> None:
+    """Python counts a thread from its first step on, which may come after the writer's first wait."""
+    assert outcome(STARTED) == (0, "[0, 1, 2]\n", "")

@@ -53,6 +53,7 @@ from penstock.transport._pipe._socket import (
 TakenT = TypeVar("TakenT")
 
 _TICKET_BYTES: Final = 64
+_FIRST_STEP_SECONDS: Final = 0.2  # in which a thread that was started gets the GIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,8 +425,18 @@ class Sender:
 
 
 def _has_threads() -> bool:
-    """Return whether Python has started other threads that may run now; also such as `threading` doesn't know."""
-    return threading.active_count() > 1 or vars(_thread)["_count"]() > 0
+    """Return whether Python has started other threads that may run now; also such as `threading` doesn't know.
+
+    A thread counts from its first step on, for which it needs the GIL.
+    """
+    if not _num_others():
+        threading.Event().wait(_FIRST_STEP_SECONDS)
+    return _num_others() > 0
+
+
+def _num_others() -> int:
+    count: int = vars(_thread)["_count"]()
+    return max(threading.active_count() - 1, count)
 
 
 def _inline(encoded: Encoded) -> bytes:
