@@ -605,8 +605,9 @@ class Dataset(NotesErrors, Generic[T_co]):
         have positions: parts that are read in order could only be repeated one by one, as `mix(stop="never")` does.
 
         If filters, or functions with `on_error="skip"`, leave out all elements of a repeat without end, reading raises
-        GraphError after 20 passes in which there was none, and at least 100,000 elements. A fold that returns nothing,
-        and a filter above `stream` or above a batch, are read for ever.
+        GraphError after 20 passes in which there was none, and at least 100,000 elements. Nothing is counted above a
+        fold, a batch, `stream` or `flat_map` without `counts=`: if these, or filters above them, leave nothing, reading
+        goes on for ever.
 
         Args:
             times: the number of passes in an epoch of the result; None repeats without end. If the dataset has
