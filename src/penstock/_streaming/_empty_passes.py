@@ -15,10 +15,22 @@ Rejected: a count above folds, since a fold may need many passes for one element
 does. So a fold that returns nothing is not noticed. Neither is a filter above a stream, whose passes have no length.
 """
 
-from penstock._graph import Filter, Integers, Map, Node, Reindex, is_endless, is_indexable, length, verb_text, walk
+from penstock._graph import (
+    Combine,
+    Filter,
+    Integers,
+    Map,
+    Node,
+    Reindex,
+    is_endless,
+    is_indexable,
+    length,
+    verb_text,
+    walk,
+)
 from penstock._streaming._policy import EMPTY_ELEMENTS, EMPTY_PASSES
 from penstock.errors import GraphError
-from penstock.sampling import Repeat
+from penstock.sampling import Repeat, WeightedMixture
 
 
 class EmptyPasses:
@@ -79,9 +91,21 @@ def empty_passes_of(node: Node) -> EmptyPasses | None:
     while isinstance(indexable, Map | Filter) and not is_indexable(indexable):
         indexable = indexable.parent
     total = length(indexable) or 0
-    samplers = [step.sampler for step in walk(indexable) if isinstance(step, Reindex)]
-    passes = [each.passes for each in samplers if isinstance(each, Repeat) and each.endless]
-    return EmptyPasses(node, max(total // min(passes), 1)) if passes else None
+    lengths = [total // passes for step in walk(indexable) if (passes := _passes(step))]
+    return EmptyPasses(node, max(*lengths, 1)) if lengths else None
+
+
+def _passes(step: Node) -> int:
+    """Return in how many parts a step divides an epoch without end, each with all elements below; 0 for other steps."""
+    if isinstance(step, Reindex):
+        return step.sampler.passes if isinstance(step.sampler, Repeat) and step.sampler.endless else 0
+    rule = step.value.rule if isinstance(step, Combine) else None
+    if not isinstance(rule, WeightedMixture) or not rule.endless:
+        return 0
+    size = sum(rule.lengths)
+    while size < len(rule) and (rule.counts(size) < rule.lengths).any():
+        size = min(2 * size, len(rule))
+    return len(rule) // size
 
 
 def _leaving_out(node: Node) -> list[Node]:
