@@ -6,6 +6,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -80,48 +81,91 @@ void read_open(const BestFit& self, const IntegersOut& numbers, const IntegersOu
     self.open_bins(numbers.data(), documents.data(), room.data());
 }
 
-// The tokens of documents that become pieces, and the first piece of each row.
-struct Pieces {
-    Integers document;
-    Integers offset;
-    Integers length;
-    Integers bounds;
-};
+// Documents of one token size, with the buffers of their arrays.
+class Documents {
+  public:
+    // The arrays up to the first that isn't C-contiguous, of one axis and `dtype`, and exactly of type `kind` or
+    // `also`.
+    Documents(const nb::list& arrays, const nb::object& dtype, const nb::type_object& kind,
+              const nb::type_object& also) {
+        const nb::object name = nb::steal(PyUnicode_InternFromString("dtype"));
+        const auto* one = reinterpret_cast<PyTypeObject*>(kind.ptr());
+        const auto* other = reinterpret_cast<PyTypeObject*>(also.ptr());
+        buffers_.reserve(arrays.size());
+        documents_.reserve(arrays.size());
+        for (const nb::handle item : arrays) {
+            PyObject* array = item.ptr();
+            if ((Py_TYPE(array) != one && Py_TYPE(array) != other) || !has_dtype(array, name.ptr(), dtype.ptr())) {
+                return;
+            }
+            const Py_buffer* view = buffers_.open(array);
+            if (view == nullptr || view->ndim != 1 || !has_size(*view)) {
+                return;
+            }
+            documents_.push_back({static_cast<const std::byte*>(view->buf), view->shape[0]});
+        }
+    }
 
-// The memory of one document.
-struct Document {
-    const std::byte* tokens;
-    std::int64_t length;
-};
+    // Document i is `tokens[starts[i]:starts[i + 1]]`.
+    Documents(const nb::object& tokens, const Integers& starts) {
+        const Py_buffer* view = buffers_.open(tokens.ptr());
+        require(view != nullptr && view->ndim == 1 && has_size(*view),
+                "tokens must be a C-contiguous array of one axis");
+        require(starts.size() > 0, "starts must have one value more than there are documents");
+        const auto* begin = static_cast<const std::byte*>(view->buf);
+        documents_.reserve(starts.size() - 1);
+        for (std::size_t number = 0; number + 1 < starts.size(); ++number) {
+            const std::int64_t first = starts.data()[number];
+            const std::int64_t last = starts.data()[number + 1];
+            if (first < 0 || last < first || last > view->shape[0]) {
+                throw std::out_of_range("document " + std::to_string(number) + " must be inside the " +
+                                        std::to_string(view->shape[0]) + " tokens; it spans " + std::to_string(first) +
+                                        " to " + std::to_string(last));
+            }
+            documents_.push_back({begin + static_cast<std::size_t>(first) * token_bytes_, last - first});
+        }
+    }
 
-// `find(number)` returns a document, whose number is in [0, documents).
-template <typename Find>
-std::vector<RowPiece> resolve(const Pieces& pieces, std::size_t documents, std::size_t token_bytes, Find find) {
-    const std::size_t count = pieces.document.size();
-    require(pieces.offset.size() == count && pieces.length.size() == count,
-            "document, offset and length must have a value per piece");
-    std::vector<RowPiece> resolved;
-    resolved.reserve(count);
-    for (std::size_t piece = 0; piece < count; ++piece) {
-        const std::int64_t number = pieces.document.data()[piece];
-        const std::int64_t offset = pieces.offset.data()[piece];
-        const std::int64_t length = pieces.length.data()[piece];
-        if (number < 0 || static_cast<std::size_t>(number) >= documents) {
+    std::size_t size() const { return documents_.size(); }
+
+    bool has_tokens_of(std::size_t bytes) const { return documents_.empty() || token_bytes_ == bytes; }
+
+    void lengths(const IntegersOut& out) const {
+        require(out.size() == size(), "out must have room for a length per document");
+        std::transform(documents_.begin(), documents_.end(), out.data(),
+                       [](const RowPiece& each) { return each.length; });
+    }
+
+    // Tokens [offset, offset + length) of document `number`, which are those of a plan's piece `piece`.
+    RowPiece part(std::size_t piece, std::int64_t number, std::int64_t offset, std::int64_t length) const {
+        if (number < 0 || static_cast<std::size_t>(number) >= size()) {
             throw std::out_of_range("piece " + std::to_string(piece) + " must belong to one of the " +
-                                    std::to_string(documents) + " documents; it belongs to document " +
+                                    std::to_string(size()) + " documents; it belongs to document " +
                                     std::to_string(number));
         }
-        const Document document = find(static_cast<std::size_t>(number));
+        const RowPiece& document = documents_[static_cast<std::size_t>(number)];
         if (offset < 0 || length < 0 || offset > document.length || length > document.length - offset) {
             throw std::out_of_range("piece " + std::to_string(piece) + " must be inside its document, number " +
                                     std::to_string(number) + " of length " + std::to_string(document.length) +
                                     "; its offset is " + std::to_string(offset) + " and its length " +
                                     std::to_string(length));
         }
-        resolved.push_back({document.tokens + static_cast<std::size_t>(offset) * token_bytes, length});
+        return {document.tokens + static_cast<std::size_t>(offset) * token_bytes_, length};
     }
-    return resolved;
-}
+
+  private:
+    // Whether the tokens have the size of those before.
+    bool has_size(const Py_buffer& view) {
+        if (documents_.empty()) {
+            token_bytes_ = static_cast<std::size_t>(view.itemsize);
+        }
+        return static_cast<std::size_t>(view.itemsize) == token_bytes_;
+    }
+
+    Buffers buffers_;
+    std::vector<RowPiece> documents_;
+    std::size_t token_bytes_ = 0;
+};
 
 // The outputs of the rows, with their buffers.
 class Target {
@@ -152,9 +196,9 @@ class Target {
 
     const PackedRows& rows() const { return rows_; }
 
-    void fill(const std::vector<RowPiece>& pieces, const Integers& bounds) const {
+    void fill(const std::vector<RowPiece>& pieces, const std::vector<std::int64_t>& bounds) const {
         const std::size_t bytes = (bounds.size() - 1) * static_cast<std::size_t>(rows_.capacity) * rows_.token_bytes;
-        without_gil(bytes >= release_gil_bytes, [&] { fill_rows(pieces, span_of(bounds), rows_); });
+        without_gil(bytes >= release_gil_bytes, [&] { fill_rows(pieces, bounds, rows_); });
     }
 
   private:
@@ -162,63 +206,27 @@ class Target {
     PackedRows rows_{};
 };
 
-Py_ssize_t fill_rows_of(const nb::list& documents, const nb::type_object& also, const Integers& document,
-                        const Integers& offset, const Integers& length, const Integers& bounds, const nb::object& out,
-                        const nb::object& padding, const std::optional<Numbers>& segment_ids,
-                        const std::optional<Numbers>& positions) {
-    const Target target(out, padding, segment_ids, positions, bounds.size());
-    const nb::object name = nb::steal(PyUnicode_InternFromString("dtype"));
-    const nb::object dtype = out.attr(name);
-    const PyTypeObject* array_type = Py_TYPE(out.ptr());
-    const auto* also_type = reinterpret_cast<PyTypeObject*>(also.ptr());
-
-    Buffers buffers;
-    std::vector<Document> opened;
-    buffers.reserve(documents.size());
-    opened.reserve(documents.size());
-    for (const nb::handle item : documents) {
-        PyObject* array = item.ptr();
-        if ((Py_TYPE(array) != array_type && Py_TYPE(array) != also_type) ||
-            !has_dtype(array, name.ptr(), dtype.ptr())) {
-            return static_cast<Py_ssize_t>(opened.size());
-        }
-        const Py_buffer* view = buffers.open(array);
-        if (view == nullptr || view->ndim != 1) {
-            return static_cast<Py_ssize_t>(opened.size());
-        }
-        opened.push_back({static_cast<const std::byte*>(view->buf), view->shape[0]});
-    }
-    const Pieces pieces{document, offset, length, bounds};
-    target.fill(
-        resolve(pieces, opened.size(), target.rows().token_bytes, [&](std::size_t number) { return opened[number]; }),
-        bounds);
-    return -1;
-}
-
-void fill_rows_from(const nb::object& tokens, const Integers& starts, const Integers& document, const Integers& offset,
+void fill_rows_from(const Documents& documents, const Integers& document, const Integers& offset,
                     const Integers& length, const Integers& bounds, const nb::object& out, const nb::object& padding,
                     const std::optional<Numbers>& segment_ids, const std::optional<Numbers>& positions) {
     const Target target(out, padding, segment_ids, positions, bounds.size());
-    const std::size_t token_bytes = target.rows().token_bytes;
-    Buffers buffers;
-    const Py_buffer* view = buffers.open(tokens.ptr());
-    require(view != nullptr && view->ndim == 1 && static_cast<std::size_t>(view->itemsize) == token_bytes,
-            "tokens must be a C-contiguous array of one axis with the dtype of out");
-    const auto* begin = static_cast<const std::byte*>(view->buf);
-    const std::int64_t size = view->shape[0];
-    const auto find = [&](std::size_t number) {
-        const std::int64_t first = starts.data()[number];
-        const std::int64_t last = starts.data()[number + 1];
-        if (first < 0 || last < first || last > size) {
-            throw std::out_of_range("document " + std::to_string(number) + " must be inside the " +
-                                    std::to_string(size) + " tokens; it spans " + std::to_string(first) + " to " +
-                                    std::to_string(last));
-        }
-        return Document{begin + static_cast<std::size_t>(first) * token_bytes, last - first};
-    };
-    require(starts.size() > 0, "starts must have one value more than there are documents");
-    const Pieces pieces{document, offset, length, bounds};
-    target.fill(resolve(pieces, starts.size() - 1, token_bytes, find), bounds);
+    const auto count = static_cast<std::int64_t>(document.size());
+    require(documents.has_tokens_of(target.rows().token_bytes),
+            "documents must have tokens of the size of those of out");
+    require(offset.size() == document.size() && length.size() == document.size(),
+            "document, offset and length must have a value per piece");
+    const std::int64_t first = bounds.data()[0];
+    const std::int64_t stop = bounds.data()[bounds.size() - 1];
+    require(first >= 0 && first <= stop && stop <= count, "bounds must be inside the pieces");
+    std::vector<RowPiece> pieces;
+    pieces.reserve(static_cast<std::size_t>(stop - first));
+    for (auto piece = static_cast<std::size_t>(first); piece < static_cast<std::size_t>(stop); ++piece) {
+        pieces.push_back(documents.part(piece, document.data()[piece], offset.data()[piece], length.data()[piece]));
+    }
+    std::vector<std::int64_t> own(bounds.size());
+    std::transform(bounds.data(), bounds.data() + bounds.size(), own.begin(),
+                   [&](std::int64_t at) { return at - first; });
+    target.fill(pieces, own);
 }
 
 }  // namespace
@@ -237,15 +245,19 @@ void bind_packing(nb::module_& module) {
             "__len__", [](const BestFit& self) { return self.open_bins(); }, "Return the number of open bins.")
         .def("read", &read_open, "numbers"_a.noconvert(), "documents"_a.noconvert(), "room"_a.noconvert(),
              "Fill the outputs with the open bins, oldest first.");
+    nb::class_<Documents>(module, "Documents", "Documents of one token size, and their memory.")
+        .def(nb::init<const nb::list&, const nb::object&, const nb::type_object&, const nb::type_object&>(), "arrays"_a,
+             "dtype"_a, "kind"_a, "also"_a,
+             "Open arrays up to the first that isn't C-contiguous, of one axis and `dtype`, and exactly of type `kind` "
+             "or `also`. Each is a document.")
+        .def(nb::init<const nb::object&, const Integers&>(), "tokens"_a, "starts"_a,
+             "Open an array in which document i is `tokens[starts[i]:starts[i + 1]]`.")
+        .def("__len__", &Documents::size, "Return the number of documents.")
+        .def("lengths", &Documents::lengths, "out"_a.noconvert(), "Fill `out` with the number of tokens of each.");
     module.def(
-        "fill_rows", &fill_rows_of, "documents"_a, "also"_a, "document"_a, "offset"_a, "length"_a, "bounds"_a, "out"_a,
+        "fill_rows", &fill_rows_from, "documents"_a, "document"_a, "offset"_a, "length"_a, "bounds"_a, "out"_a,
         "padding"_a, "segment_ids"_a.noconvert().none(), "positions"_a.noconvert().none(),
-        "Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't "
-        "a C-contiguous array of one axis and the dtype of `out`, of its exact type or of type `also`. Large "
-        "copies release the GIL.");
-    module.def("fill_rows_from", &fill_rows_from, "tokens"_a, "starts"_a, "document"_a, "offset"_a, "length"_a,
-               "bounds"_a, "out"_a, "padding"_a, "segment_ids"_a.noconvert().none(), "positions"_a.noconvert().none(),
-               "Fill the rows of `out`, where document i is `tokens[starts[i]:starts[i + 1]]`, of the dtype of `out`.");
+        "Fill the rows of `out`: row i has the pieces `bounds[i]` to `bounds[i + 1]`. Large copies release the GIL.");
 }
 
 }  // namespace penstock::bindings

@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -426,25 +426,33 @@ class BestFit:
     ) -> None:
         """Fill the outputs with the open bins, oldest first."""
 
-def fill_rows(
-    documents: list[typing.Any],
-    also: type,
-    document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    out: object,
-    padding: object,
-    segment_ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
-    positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
-) -> int:
-    """
-    Fill the rows of `out`; return -1, or, with nothing written, the index of the first document that isn't a C-contiguous array of one axis and the dtype of `out`, of its exact type or of type `also`. Large copies release the GIL.
-    """
+class Documents:
+    """Documents of one token size, and their memory."""
 
-def fill_rows_from(
-    tokens: object,
-    starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    @overload
+    def __init__(self, arrays: list[typing.Any], dtype: object, kind: type, also: type) -> None:
+        """
+        Open arrays up to the first that isn't C-contiguous, of one axis and `dtype`, and exactly of type `kind` or `also`. Each is a document.
+        """
+
+    @overload
+    def __init__(
+        self,
+        tokens: object,
+        starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> None:
+        """
+        Open an array in which document i is `tokens[starts[i]:starts[i + 1]]`.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+
+    def lengths(self, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")]) -> None:
+        """Fill `out` with the number of tokens of each."""
+
+def fill_rows(
+    documents: Documents,
     document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
     offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
     length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
@@ -455,7 +463,7 @@ def fill_rows_from(
     positions: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")] | None,
 ) -> None:
     """
-    Fill the rows of `out`, where document i is `tokens[starts[i]:starts[i + 1]]`, of the dtype of `out`.
+    Fill the rows of `out`: row i has the pieces `bounds[i]` to `bounds[i + 1]`. Large copies release the GIL.
     """
 
 def end_when_readable(descriptors: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from penstock.batching import OpenBins, PackingPlan, assign_best_fit, plan_packing
-from penstock.batching._pack import JoinedDocuments, fill_rows
+from penstock.batching._pack import JoinedDocuments, Rows, fill_rows, open_documents
 from penstock.errors import UsageError
 
 
@@ -206,9 +206,17 @@ def expected_rows(block: Block) -> tuple[list[list[Any]], list[list[int]], list[
     return tokens, segments, positions
 
 
-@given(block=blocks(), joined=st.booleans(), with_segments=st.booleans(), with_positions=st.booleans())
-def test_rows_hold_their_pieces(block: Block, *, joined: bool, with_segments: bool, with_positions: bool) -> None:
-    """Every token, segment id and position is that of its piece, or padding; nothing of the old content remains."""
+@given(
+    block=blocks(),
+    cut=st.integers(0, 5),
+    joined=st.booleans(),
+    with_segments=st.booleans(),
+    with_positions=st.booleans(),
+)
+def test_rows_hold_their_pieces(
+    *, block: Block, cut: int, joined: bool, with_segments: bool, with_positions: bool
+) -> None:
+    """Every token, segment id and position is that of its piece, or padding, also if rows are filled in two parts."""
     shape = (len(block.rows), block.capacity)
     out = np.full(shape, 99, block.documents[0].dtype)
     segment_ids = np.full(shape, 99, np.int32) if with_segments else None
@@ -217,7 +225,11 @@ def test_rows_hold_their_pieces(block: Block, *, joined: bool, with_segments: bo
     if joined:
         tokens = np.concatenate(block.documents, dtype=out.dtype)
         documents = JoinedDocuments(tokens, np.cumsum([0, *map(len, block.documents)]))
-    fill_rows(block.plan(), documents, out=out, padding=block.padding, segment_ids=segment_ids, positions=positions)
+    opened = open_documents(documents, out.dtype)
+    assert opened.lengths.tolist() == [*map(len, block.documents)]
+    for rows in (slice(min(cut, len(out)), None), slice(0, cut)):
+        numbers = (None if array is None else array[rows] for array in (segment_ids, positions))
+        fill_rows(block.plan(), opened, Rows(out[rows], *numbers), first=rows.start, padding=block.padding)
     expected, segments, places = expected_rows(block)
     assert expected == out.tolist()
     assert segment_ids is None or segments == segment_ids.tolist()
@@ -237,7 +249,7 @@ def test_documents_may_be_in_any_memory(tokens: int, tmp_path: Any) -> None:
     documents = [plain, np.repeat(plain, 2)[::2], plain[::-1], frozen, unaligned, mapped]
     plan = plan_packing([tokens] * len(documents), tokens)
     out = np.empty((len(documents), tokens), np.int32)
-    fill_rows(plan, documents, out=out)
+    fill_rows(plan, open_documents(documents, out.dtype), Rows(out))
     assert [document.tolist() for document in documents] == out.tolist()
 
 
@@ -256,13 +268,13 @@ WRONG_ROWS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"documents": [DOCUMENTS[0], DOCUMENTS[1].astype(np.int64)]},
-        "a document must be an array of one axis and dtype int32, as out; document 1 is ndarray of dtype int64",
+        "a document must be an array of one axis and dtype int32; document 1 is ndarray of dtype int64",
     ),
     (
         {"documents": [DOCUMENTS[0].reshape(1, 2), DOCUMENTS[1]]},
         "document 0 is ndarray of dtype int32 and shape (1, 2)",
     ),
-    ({"documents": [[1, 2], DOCUMENTS[1]]}, "document 0 is list of dtype int64"),
+    ({"documents": [[1, 2], DOCUMENTS[1]]}, "document 0 is list. Convert it"),
     ({"documents": [np.ma.masked_array(DOCUMENTS[0], [True, False]), DOCUMENTS[1]]}, "document 0 is MaskedArray"),
     ({"documents": JoinedDocuments(np.arange(5), np.array([0, 2, 5]))}, "tokens must be a C-contiguous array"),
     (
@@ -274,18 +286,21 @@ WRONG_ROWS: list[tuple[dict[str, Any], str]] = [
         "document 0 must be inside the 5 tokens; it spans 3 to 2",
     ),
     ({"documents": JoinedDocuments(np.arange(5, dtype=np.int32), np.array([], int))}, "starts must have one value"),
-    ({"out": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),
-    ({"out": np.zeros((2, 4), np.int32)}, "out must be of a dtype without references, with a row for each of the 1"),
-    ({"out": np.zeros((1, 4), object)}, "out must be of a dtype without references"),
-    ({"out": np.zeros((1, 8), np.int32)[:, ::2]}, "out must be C-contiguous, writable and of shape (1, 4)"),
-    ({"out": READ_ONLY}, "out must be C-contiguous, writable and of shape (1, 4)"),
+    ({"tokens": np.zeros((1, 3), np.int32)}, "the pieces of row 0 must have at most 3 tokens"),
+    (
+        {"tokens": np.zeros((2, 4), np.int32)},
+        "tokens must be of a dtype without references, with at most a row for each of the 1",
+    ),
+    ({"tokens": np.zeros((1, 4), object)}, "tokens must be of a dtype without references"),
+    ({"tokens": np.zeros((1, 8), np.int32)[:, ::2]}, "tokens must be C-contiguous, writable and of shape (1, 4)"),
+    ({"tokens": READ_ONLY}, "tokens must be C-contiguous, writable and of shape (1, 4)"),
     ({"segment_ids": np.zeros((1, 4), np.int64)}, "segment_ids must be C-contiguous, writable and of shape (1, 4)"),
     ({"positions": np.zeros((1, 5), np.int32)}, "positions must be C-contiguous, writable and of shape (1, 4)"),
-    ({"padding": 0.5}, "padding must be a value of dtype int32, as out; got padding=0.5"),
-    ({"padding": 2**31}, "padding must be a value of dtype int32, as out; got padding=2147483648"),
+    ({"padding": 0.5}, "padding must be a value of dtype int32; got padding=0.5"),
+    ({"padding": 2**31}, "padding must be a value of dtype int32; got padding=2147483648"),
     (
-        {"padding": 1e39, "out": np.zeros((1, 4), np.float32)},
-        "padding must be a value of dtype float32, as out; got padding=1e+39",
+        {"padding": 1e39, "tokens": np.zeros((1, 4), np.float32)},
+        "padding must be a value of dtype float32; got padding=1e+39",
     ),
 ]
 
@@ -294,9 +309,10 @@ def test_wrong_rows_are_refused() -> None:
     """A wrong argument is named, with its value, and nothing is written."""
     OUT[...] = 7
     for arguments, message in WRONG_ROWS:
-        given_arguments: dict[str, Any] = {"documents": DOCUMENTS, "out": OUT, **arguments}
+        given_arguments: dict[str, Any] = {"documents": DOCUMENTS, "tokens": OUT, **arguments}
+        documents, padding = given_arguments.pop("documents"), given_arguments.pop("padding", 0)
         with pytest.raises(UsageError, match=re.escape(message)):
-            fill_rows(PLAN, **given_arguments)
+            fill_rows(PLAN, open_documents(documents, np.dtype(np.int32)), Rows(**given_arguments), padding=padding)
         assert (OUT == 7).all()
 
 
@@ -304,9 +320,10 @@ def test_a_plan_of_several_features_fills_one_at_a_time() -> None:
     """Segments are numbered alike in all features, though a piece may be empty in one."""
     plan = plan_packing(np.array([[2, 1], [1, 0], [1, 2]]), (4, 3))
     with pytest.raises(UsageError, match=r"Pass plan.feature\(number\)"):
-        fill_rows(plan, DOCUMENTS, out=OUT)
+        fill_rows(plan, open_documents(DOCUMENTS, OUT.dtype), Rows(OUT))
     ids = [np.empty((1, capacity), np.int32) for capacity in (4, 3)]
     for feature, array in enumerate(ids):
         documents = [np.zeros(size, np.uint8) for size in ([2, 1, 1], [1, 0, 2])[feature]]
-        fill_rows(plan.feature(feature), documents, out=np.empty(array.shape, np.uint8), segment_ids=array)
+        rows = Rows(np.empty(array.shape, np.uint8), array)
+        fill_rows(plan.feature(feature), open_documents(documents, rows.tokens.dtype), rows)
     assert [array.tolist() for array in ids] == [[[1, 1, 2, 3]], [[1, 3, 3]]]

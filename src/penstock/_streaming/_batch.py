@@ -12,6 +12,7 @@ from penstock._frozen import frozen
 from penstock._graph import Batch, Element, merge_rows, with_mask
 from penstock._streaming._stage import (
     Chunk,
+    Cut,
     Group,
     LocatedElement,
     Pending,
@@ -68,11 +69,13 @@ class BatchStage(SameTokenStage):
                 whole = pending.take_stacked(self.size) if self._stacks else None
                 yield self._merged(pending.take(self.size), merge) if whole is None else self._stacked(*whole)
 
-    def _stacked(self, stacked: Element, chunks: list[Chunk]) -> Chunk:
+    def _stacked(self, stacked: Element, cuts: list[Cut]) -> Chunk:
         """Return the chunk of a batch, which its elements are in already."""
-        provenance = np.concatenate([chunk.provenance for chunk in chunks])
+        provenance = np.concatenate([chunk.provenance[first:stop] for chunk, first, stop in cuts])
         batch = with_mask(self.step, stacked, self.size, self.size)
-        return Chunk([batch], provenance[:1], chunks[0].starts[:1], chunks[-1].afters[-1:], [provenance])
+        begin, end = cuts[0], cuts[-1]
+        starts, afters = begin.chunk.starts[begin.first : begin.first + 1], end.chunk.afters[end.stop - 1 : end.stop]
+        return Chunk([batch], provenance[:1], starts, afters, [provenance])
 
     def _merged(self, group: Group, merge: RowStacker | None) -> Chunk:
         rows = group.elements

@@ -46,7 +46,17 @@ from penstock._streaming._stage import (
     refuse,
     where_read,
 )
-from penstock.batching import Form, Packing, array_bytes, extra_names, form_of, lengths_of, padding_token, together
+from penstock.batching import (
+    Form,
+    Packing,
+    array_bytes,
+    documents_of,
+    extra_names,
+    form_of,
+    lengths_of,
+    padding_token,
+    together,
+)
 from penstock.errors import GraphError
 
 
@@ -81,7 +91,7 @@ class Pack(Folding):
         for document, location in below:
             try:
                 form = form or form_of(packing, document)
-                lengths = tuple(np.atleast_1d(lengths_of(packing, form, [document])[0]).tolist())
+                lengths = tuple(np.atleast_1d(lengths_of(packing, form, documents_of(form, [document]))[0]).tolist())
             except GraphError as error:
                 error.add_note(where_read("pack()", location))
                 raise

@@ -5,8 +5,8 @@ pieces in one call, the pieces are assigned to sequences by the native best fit 
 ("split"), and each closed sequence is filled from arrays of piece, offset and length. Pieces of sequences that stay
 open are kept for the next block, with the documents that they are of and the tokens of those.
 
-Where a batch is above (`batched`), its sequences are filled into memory of the batch's size, those of the next block
-after those of the last one: then the filled memory is the batch, and nothing is copied.
+Where a batch is above (`batched`), its sequences are filled into memory of whole batches, those of the next block
+after those of the last one: then a batch is rows of the filled memory, and nothing is copied.
 
 Most tokens after sequences are never requested, so a block keeps a log of the pieces and the sequences that they went
 to, as arrays (`TokenLog`). A request for a token replays the log from the last requested token on; the pieces of
@@ -35,6 +35,8 @@ from penstock._streaming._stage import (
     no_provenance,
 )
 from penstock.batching import (
+    Columns,
+    Documents,
     Form,
     OpenBins,
     Packing,
@@ -42,15 +44,15 @@ from penstock.batching import (
     Pieces,
     assign_best_fit,
     concat_then_split,
+    documents_of,
     empty_columns,
-    filled,
+    fill_columns,
     form_of,
-    joined_documents,
     kept,
     lengths_of,
     max_rows,
+    meta_columns,
     plan_of_sequences,
-    row_blocks,
     row_bytes,
     rows_of,
     shown,
@@ -275,14 +277,13 @@ class Packer:
         packing: the verb's arguments.
         reproduce: computes the documents of open sequences again.
         token: the stage's token at which to begin.
-        batched: the number of sequences of a batch above, which then is one piece of memory; 0 if there is no batch.
+        batched: the number of sequences of a batch above, which then are rows of one array; 0 if there is no batch.
     """
 
     def __init__(self, packing: Packing, reproduce: Reproduce, token: Token, batched: int) -> None:
         self._packing = packing
         self._batched = batched
-        self._given = 0  # sequences since the last whole batch
-        self._memory: dict[str, Any] | None = None  # of the batch that is being filled
+        self._memory: _Memory | None = None
         self._open = _reopened(packing, reproduce, token[3])
         self._form = form_of(packing, self._open.elements[0]) if self._open.elements else None
         self._next = Next(token[:1], 0, token[1], token[2:3])
@@ -296,11 +297,14 @@ class Packer:
         Raises:
             GraphError: a document can't be packed; then none of the block is packed.
         """
+        held = self._open
         form = form_of(self._packing, shown(intake.elements, [0])[0]) if self._form is None else self._form
-        lengths = lengths_of(self._packing, form, intake.elements)
-        placed = _place(self._packing, lengths, intake.consumed, self._open)
+        read = together([held.elements, intake.elements])
+        documents = documents_of(form, read)
+        lengths = lengths_of(self._packing, form, documents)[len(held.elements) :]
+        placed = _place(self._packing, lengths, intake.consumed, held)
         self._form = form
-        return self._close(form, intake, placed)
+        return self._close(form, intake, _Read(read, documents), placed)
 
     def flush(self) -> Iterator[Chunk]:
         """Return the open sequences, oldest first, after the last document."""
@@ -311,23 +315,23 @@ class Packer:
         nothing = Pieces(none, none, held.pieces.length[:0])
         bins = OpenBins(held.bins.room[:0], none)
         placed = _Placed(nothing, none, everything, np.zeros_like(everything), none, bins)
-        return self._close(self._form, Intake([], no_provenance(), (), ()), placed)
+        read = _Read(held.elements, documents_of(self._form, held.elements))
+        return self._close(self._form, Intake([], no_provenance(), (), ()), read, placed)
 
-    def _close(self, form: Form, intake: Intake, placed: _Placed) -> Iterator[Chunk]:
+    def _close(self, form: Form, intake: Intake, read: "_Read", placed: _Placed) -> Iterator[Chunk]:
         """Return the sequences that closed, and keep the others open."""
         held = self._open
         fates = _fates(placed)
         log = self._begin_log(intake, placed, fates)
         self._are_light = self._are_light and are_light(intake.starts) and are_light(intake.afters)
-        read = together([held.elements, intake.elements])
         provenance = np.concatenate([held.provenance, intake.provenance])
         new = placed.pieces._replace(document=placed.pieces.document + len(held.elements))
         pieces = Pieces(*map(np.concatenate, zip(held.pieces, new, strict=True)))
         fate = fates[np.concatenate([held.sequence, placed.sequence])]
         stays = fate >= 0
-        documents = read, provenance, held.starts, intake.starts
+        of_documents = read.elements, provenance, held.starts, intake.starts
         open_pieces = Pieces(*(part[stays] for part in pieces))
-        self._open = _kept_open(documents, open_pieces, fate[stays], placed.bins)
+        self._open = _kept_open(of_documents, open_pieces, fate[stays], placed.bins)
         count = len(placed.closed)
         plan = plan_of_sequences(Pieces(*(part[~stays] for part in pieces)), -1 - fate[~stays], count)
         before = self._last
@@ -338,29 +342,9 @@ class Packer:
             return log.after(number - 1) if number else before()
 
         tokens = Lazy(count + 1, token, are_light=self._are_light)
-        rows = self._batched or max_rows(self._packing, form)
-        spans = row_blocks(count, rows, rows - self._given)
-        given, self._given = self._given, (self._given + count) % rows if self._batched else 0
-        return (
-            _chunk(self._packing, form, (plan, *span), (read, provenance), tokens, self._memory_of(form, span, given))
-            for span in spans
-        )
-
-    def _memory_of(self, form: Form, span: tuple[int, int], given: int) -> tuple[dict[str, Any] | None, int]:
-        """Return the memory of a batch, and the row from which a block's sequences [first, stop) are filled into it.
-
-        Args:
-            form: the form of the documents.
-            span: the sequences.
-            given: the number of sequences of the batch before the block's first one.
-        """
-        first, stop = span
-        row = 0 if first else given
-        if not 0 < self._batched * row_bytes(self._packing, form) <= _SHARED_BYTES or self._packing.meta:
-            return None, 0
-        memory = self._memory if row else empty_columns(self._packing, form, self._batched)
-        self._memory = memory if row + stop - first < self._batched else None
-        return memory, row
+        closed = _Closed(form, plan, read, provenance, _located(self._packing, plan, provenance), tokens)
+        memory = self._memory = _Memory(self._packing, form, self._batched) if self._memory is None else self._memory
+        return (_chunk(self._packing, closed, span, memory.take(span)) for span in memory.spans(count))
 
     def _begin_log(self, intake: Intake, placed: _Placed, fates: Integers) -> TokenLog:
         """Return the log from which the tokens of this block's sequences are made."""
@@ -374,47 +358,90 @@ class Packer:
         return self._log
 
 
-def _chunk(
-    packing: Packing,
-    form: Form,
-    span: tuple[PackingPlan, int, int],
-    documents: tuple[Sequence[Element], Provenance],
-    tokens: Sequence[Token],
-    memory: tuple[dict[str, Any] | None, int],
-) -> Chunk:
-    """Return the sequences [first, stop) of a block's plan.
+class _Read(NamedTuple):
+    """Documents of a block, those of open sequences first."""
+
+    elements: Sequence[Element]
+    documents: list[Documents]
+    """Of each feature, with their memory."""
+
+
+class _Closed(NamedTuple):
+    """The sequences of a block that closed."""
+
+    form: Form
+    plan: PackingPlan
+    read: _Read
+    provenance: Provenance
+    """Of the documents."""
+    located: Provenance
+    """Of the sequences."""
+    tokens: Sequence[Token]
+    """Those before each sequence, and after the last one."""
+
+
+class _Memory:
+    """The memory into which sequences are filled: several in one piece, and whole batches if a batch is above.
 
     Args:
         packing: the verb's arguments.
         form: the form of the documents.
-        span: the plan, the first sequence, and the end.
-        documents: they and their provenance.
-        tokens: those before each sequence of the plan, and after the last one.
-        memory: memory for the sequences, and the row of the first one in it; None for new memory.
+        batched: as for `Packer`.
     """
-    plan, first, stop = span
-    whole, row = memory
-    own = None if whole is None else {name: column[row : row + stop - first] for name, column in whole.items()}
-    read, provenance = documents
+
+    def __init__(self, packing: Packing, form: Form, batched: int) -> None:
+        self._new = functools.partial(empty_columns, packing, form)
+        self._most = max_rows(packing, form)
+        self._shares = 0 < batched * row_bytes(packing, form) <= _SHARED_BYTES and not packing.meta
+        if self._shares:
+            self._most = max(self._most // batched, 1) * batched
+        self._columns: Columns | None = None  # those with free rows
+        self._row = 0  # the first free one
+
+    def spans(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the spans of `count` sequences each of which is filled at once: `take` comes before the next."""
+        first = 0
+        while first < count:
+            stop = min(first + self._most - self._row, count)
+            yield first, stop
+            first = stop
+
+    def take(self, span: tuple[int, int]) -> tuple[Columns, int]:
+        """Return the arrays into which sequences [first, stop) are filled, and the row of the first one."""
+        count = span[1] - span[0]
+        columns, row = self._columns, self._row
+        if columns is None:
+            columns = self._new(self._most if self._shares else count)
+        self._row = (row + count) % self._most if self._shares else 0
+        self._columns = columns if self._row else None
+        return columns, row
+
+
+def _chunk(packing: Packing, closed: _Closed, span: tuple[int, int], memory: tuple[Columns, int]) -> Chunk:
+    """Return the sequences [first, stop) of those that closed, filled into rows of some arrays."""
+    (first, stop), (columns, row) = span, memory
+    count = stop - first
+    form, plan, read, provenance, located, tokens = closed
+    own = {name: column[row : row + count] for name, column in columns.items()}
+    fill_columns(packing, form, (plan, first), read.documents, own)
     bounds = plan.bounds[first : stop + 1]
-    start, end = int(bounds[0]), int(bounds[-1])
-    numbers = plan.document[start:end]
-    if not packing.meta and joined_documents(form, read) is not None:
-        columns = filled(packing, form, plan.span(first, stop, keeps_numbers=True), read, own)
-    else:
-        choose = kept if packing.meta else shown  # meta leaves are delivered
-        columns = filled(packing, form, plan.span(first, stop), choose(read, numbers.tolist()), own)
-    located = provenance[plan.document[bounds[:-1]]]
-    # A document that is cut begins several sequences, which must not share their random streams.
-    located[:, ORDINAL] = nested_ordinals(located[:, ORDINAL], plan.offset[bounds[:-1]] // packing.features[0][1])
-    count, cuts = stop - first, (bounds - start).tolist()
-    rows = Lazy(count, lambda index: provenance[numbers[cuts[index] : cuts[index + 1]]])
+    rows = Lazy(count, lambda index: provenance[plan.document[bounds[index] : bounds[index + 1]]])
     starts, afters = Picked(tokens, range(first, stop)), Picked(tokens, range(first + 1, stop + 1))
     if packing.meta:
-        return Chunk(rows_of(columns), located, starts, afters, rows)
-    # A batch that is the whole chunk never reads its rows.
-    elements = cast("list[Element]", _Rows(columns, count))
-    return Chunk(elements, located, starts, afters, rows, columns if whole is None else whole, row)
+        chosen = kept(read.elements, plan.document[bounds[0] : bounds[-1]].tolist())  # their meta leaves are delivered
+        elements = rows_of(own | meta_columns(packing, bounds - bounds[0], chosen))
+        return Chunk(elements, located[first:stop], starts, afters, rows)
+    # A batch of rows of the arrays never reads them as elements.
+    return Chunk(cast("list[Element]", _Rows(own, count)), located[first:stop], starts, afters, rows, columns, row)
+
+
+def _located(packing: Packing, plan: PackingPlan, provenance: Provenance) -> Provenance:
+    """Return the provenance of a plan's sequences."""
+    firsts = plan.bounds[:-1]
+    located = provenance[plan.document[firsts]]
+    # A document that is cut begins several sequences, which must not share their random streams.
+    located[:, ORDINAL] = nested_ordinals(located[:, ORDINAL], plan.offset[firsts] // packing.features[0][1])
+    return located
 
 
 class _Rows(Sequence[Element]):
@@ -505,7 +532,7 @@ def _check_opened(packing: Packing, opened: OpenTokens, documents: Mapping[Token
         return
     try:
         form = form_of(packing, next(iter(documents.values())))
-        lengths = lengths_of(packing, form, list(documents.values()))
+        lengths = lengths_of(packing, form, documents_of(form, list(documents.values())))
     except GraphError as error:
         raise StateError(f"the state holds documents that can't be packed in this dataset: {error}") from error
     known = dict(zip(documents, lengths.reshape(len(documents), -1).tolist(), strict=True))

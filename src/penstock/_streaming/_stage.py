@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
     rows: Sequence[Provenance] | None = None
     """Of batches: the provenance of each batch's rows."""
     stacked: Element | None = None
-    """Of elements that are consecutive rows of arrays: these arrays, which may have the rows of later chunks, too."""
+    """Of elements that are consecutive rows of arrays: these arrays, which may have rows of other chunks, too."""
     first_row: int = 0
     """The row of the first element in these arrays."""
 
@@ -209,6 +209,14 @@ class Group(NamedTuple):
         return Chunk([element], self.provenance[:1], (self.start,), (self.after,), [self.provenance])
 
 
+class Cut(NamedTuple):
+    """The elements [first, stop) of a chunk."""
+
+    chunk: Chunk
+    first: int
+    stop: int
+
+
 class Pending:
     """A queue of elements, added in chunks and taken in groups of other sizes."""
 
@@ -223,44 +231,61 @@ class Pending:
             self._chunks.append(chunk)
             self.count += len(chunk.elements)
 
-    def take_stacked(self, count: int) -> tuple[Element, list[Chunk]] | None:
-        """Take the first `count` elements, if they are all rows of some arrays; return these, and the chunks.
+    def take_stacked(self, count: int) -> tuple[Element, list[Cut]] | None:
+        """Take the first `count` elements, if they are consecutive rows of some arrays.
 
         Returns:
-            None where they aren't; then nothing was taken.
+            These rows, and the elements' parts of chunks; None where they are no such rows, and nothing was taken.
         """
-        stacked, row = self._chunks[0].stacked, 0
-        if stacked is None or self._first or len(next(iter(stacked.values()))) != count:
+        stacked = self._chunks[0].stacked
+        if stacked is None:
             return None
-        for number, chunk in enumerate(self._chunks, 1):
-            if chunk.stacked is not stacked or chunk.first_row != row:
+        cuts = self._cuts(count)
+        row = begin = self._chunks[0].first_row + self._first
+        for chunk, first, stop in cuts:
+            is_next = chunk.stacked is stacked and chunk.first_row + first == row
+            if not is_next:
                 return None
-            row += len(chunk.elements)
-            if row == count:
-                self.count -= count
-                return stacked, [self._chunks.popleft() for _ in range(number)]
-        return None
+            row += stop - first
+        self._drop(count, cuts)
+        return {name: column[begin:row] for name, column in stacked.items()}, cuts
+
+    def _cuts(self, count: int) -> list[Cut]:
+        """Return the parts of chunks that the first `count` elements are."""
+        cuts: list[Cut] = []
+        first = self._first
+        for chunk in self._chunks:
+            stop = min(first + count, len(chunk.elements))
+            cuts.append(Cut(chunk, first, stop))
+            count -= stop - first
+            first = 0
+            if not count:
+                break
+        return cuts
+
+    def _drop(self, count: int, cuts: list[Cut]) -> None:
+        """Remove the first `count` elements."""
+        for chunk, _, stop in cuts:
+            self._first = stop % len(chunk.elements)
+            if not self._first:
+                self._chunks.popleft()
+        self.count -= count
 
     def take(self, count: int) -> Group:
         """Take the first `count` elements; `count` is from 1 to the number of elements in the queue."""
         if not 0 < count <= self.count:
             raise InternalError(f"{count} elements were requested, and {self.count} are pending")
+        cuts = self._cuts(count)
+        self._drop(count, cuts)
         elements: list[Element] = []
         parts: list[tuple[Provenance, Sequence[Provenance] | None]] = []
-        start = self._chunks[0].starts[self._first]
-        while True:
-            chunk, first = self._chunks[0], self._first
-            stop = min(first + count - len(elements), len(chunk.elements))
+        for chunk, first, stop in cuts:
             elements += chunk.elements[first:stop]
             parts.append((chunk.provenance[first:stop], None if chunk.rows is None else chunk.rows[first:stop]))
-            self._first = stop
-            if stop == len(chunk.elements):
-                self._chunks.popleft()
-                self._first = 0
-            if len(elements) == count:
-                self.count -= count
-                provenance = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
-                return Group(elements, provenance, start, chunk.afters[stop - 1], tuple(parts))
+        provenance = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+        begin, end = cuts[0], cuts[-1]
+        start, after = begin.chunk.starts[begin.first], end.chunk.afters[end.stop - 1]
+        return Group(elements, provenance, start, after, tuple(parts))
 
 
 def groups(chunks: Iterable[Chunk], size: int) -> Iterator[Group]:

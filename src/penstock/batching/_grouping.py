@@ -173,24 +173,15 @@ class PackingPlan:
         pieces = np.repeat(begins - bounds[:-1], counts) + np.arange(int(bounds[-1]))
         return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
 
-    def span(self, first: int, stop: int, *, keeps_numbers: bool = False) -> "PackingPlan":
-        """Return the plan of the sequences [first, stop), in which piece i is of document i.
-
-        Args:
-            first: the first sequence.
-            stop: the end of the sequences.
-            keeps_numbers: whether documents keep their numbers instead.
+    def by_piece(self) -> "PackingPlan":
+        """Return the plan in which piece i is of document i.
 
         Example:
             >>> plan = PackingPlan(np.array([7, 5, 7]), np.array([0, 0, 2]), np.array([2, 1, 1]), np.array([0, 1, 3]))
-            >>> plan.span(1, 2).document.tolist(), plan.span(1, 2).offset.tolist()
-            ([0, 1], [0, 2])
+            >>> plan.by_piece().document.tolist(), plan.by_piece().offset.tolist()
+            ([0, 1, 2], [0, 0, 2])
         """
-        bounds = self.bounds[first : stop + 1]
-        pieces = slice(int(bounds[0]), int(bounds[-1]))
-        offset, length = self.offset[pieces], self.length[pieces]
-        document = self.document[pieces] if keeps_numbers else np.arange(len(offset))
-        return _plan(document, offset, length, bounds - bounds[0])
+        return _plan(np.arange(len(self.offset)), self.offset, self.length, self.bounds)
 
     def renumbered(self) -> tuple[NDArray[np.int64], "PackingPlan"]:
         """Return the documents that have pieces, ascending, and the plan that numbers these documents from 0.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _native
-from penstock._tree import is_masked
+from penstock._tree import is_array, is_masked
 from penstock.batching._grouping import (
     Integers,
     Long,
@@ -280,28 +280,69 @@ def _by_first_piece(sequence: NDArray[np.int64], count: int) -> NDArray[np.int64
     return number[sequence]
 
 
-def fill_rows(
-    plan: PackingPlan,
-    documents: Sequence[NDArray[Any]] | JoinedDocuments,
-    *,
-    out: NDArray[Any],
-    padding: float = 0,
-    segment_ids: NDArray[np.int32] | None = None,
-    positions: NDArray[np.int32] | None = None,
-) -> None:
-    """Write the sequences of a plan into the rows of `out`.
+class Documents(NamedTuple):
+    """Documents of one dtype, with their memory, from which rows are filled.
 
-    No token is converted. Every value of the outputs is overwritten. Copies of large blocks release the GIL.
+    Attributes:
+        opened: the memory.
+        dtype: the dtype of all tokens.
+        lengths: int64 (documents,), the number of tokens of each.
+    """
+
+    opened: _native.Documents
+    dtype: np.dtype[Any]
+    lengths: NDArray[np.int64]
+
+
+def open_documents(documents: Sequence[NDArray[Any]] | JoinedDocuments, dtype: np.dtype[Any]) -> Documents:
+    """Return documents as `fill_rows` takes them; each array is looked at once.
 
     Args:
-        plan: a plan with a sequence for each row; its documents are indices into `documents`.
-        documents: arrays with one axis and the dtype of `out`, or all in one array. They must not overlap `out`.
-        out: (rows, capacity), C-contiguous, of any dtype without references.
+        documents: arrays with one axis, or all in one array. Their memory must stay where it is.
+        dtype: the dtype of all of them.
+
+    Raises:
+        UsageError: one of them is no such array.
+
+    Example:
+        >>> open_documents([np.arange(2), np.arange(3)], np.dtype(int)).lengths.tolist()
+        [2, 3]
+    """
+    if isinstance(documents, JoinedDocuments):
+        opened = _opened_joined(documents, dtype)
+    else:
+        opened = _opened_separate(list(documents), dtype)
+    lengths = np.empty(len(opened), np.int64)
+    opened.lengths(lengths)
+    return Documents(opened, dtype, lengths)
+
+
+class Rows(NamedTuple):
+    """Arrays with a row for each sequence, all (rows, capacity) and C-contiguous.
+
+    Attributes:
+        tokens: of any dtype without references.
+        segment_ids: int32, to be filled with the number of each token's piece in its row, from 1, and 0 for padding.
+            Empty pieces count.
+        positions: int32, to be filled with each token's place in its piece, from 0, and 0 for padding.
+    """
+
+    tokens: NDArray[Any]
+    segment_ids: NDArray[np.int32] | None = None
+    positions: NDArray[np.int32] | None = None
+
+
+def fill_rows(plan: PackingPlan, documents: Documents, out: Rows, *, first: int = 0, padding: float = 0) -> None:
+    """Write sequences of a plan into rows.
+
+    No token is converted. Every value of the rows is overwritten. Copies of large blocks release the GIL.
+
+    Args:
+        plan: the plan; its documents are indices into `documents`.
+        documents: those of `open_documents`, with the dtype of the rows' tokens. They must not overlap the rows.
+        out: the rows.
+        first: the sequence of the first row; the next ones follow.
         padding: the token after the last piece of a row; a value of the dtype.
-        segment_ids: int32 (rows, capacity), C-contiguous: filled with the number of each token's piece in its row, from
-            1, and 0 for padding. Empty pieces count.
-        positions: int32 (rows, capacity), C-contiguous: filled with each token's place in its piece, from 0, and 0 for
-            padding.
 
     Raises:
         UsageError: an argument is invalid, a piece is not inside its document, or a row's pieces are longer than the
@@ -309,19 +350,23 @@ def fill_rows(
 
     Example:
         >>> plan = plan_packing([2, 3, 1], 4)
-        >>> out, ids = np.empty((2, 4), np.uint16), np.empty((2, 4), np.int32)
-        >>> fill_rows(plan, [np.arange(n, dtype=np.uint16) + 7 for n in (2, 3, 1)], out=out, segment_ids=ids)
-        >>> out.tolist(), ids.tolist()
+        >>> documents = open_documents([np.arange(n, dtype=np.uint16) + 7 for n in (2, 3, 1)], np.dtype(np.uint16))
+        >>> out = Rows(np.empty((2, 4), np.uint16), np.empty((2, 4), np.int32))
+        >>> fill_rows(plan, documents, out)
+        >>> out.tokens.tolist(), out.segment_ids.tolist()
         ([[7, 8, 0, 0], [7, 8, 9, 7]], [[1, 1, 0, 0], [1, 1, 1, 2]])
     """
-    _check_outputs(plan, out, segment_ids, positions)
-    pieces = plan.document, plan.offset, plan.length, plan.bounds
-    targets = out, padding_token(padding, out.dtype), segment_ids, positions
+    _check_rows(plan, first, out)
+    dtype = out.tokens.dtype
+    token = padding_token(padding, dtype)
+    if documents.dtype != dtype:
+        raise UsageError(
+            f"documents must have the dtype of out, {dtype}; got {documents.dtype}. Create out with their dtype."
+        )
+    bounds = plan.bounds[first : first + len(out.tokens) + 1]
+    pieces = plan.document, plan.offset, plan.length, bounds
     try:
-        if isinstance(documents, JoinedDocuments):
-            _fill_joined(documents, pieces, targets)
-        else:
-            _fill_separate(list(documents), pieces, targets)
+        _native.fill_rows(documents.opened, *pieces, out.tokens, token, *out[1:])
     except UsageError:
         raise
     except (IndexError, ValueError) as error:
@@ -340,62 +385,64 @@ def documents_taken(documents: JoinedDocuments, numbers: NDArray[np.int64]) -> J
     tokens = np.empty(int(starts[-1]), documents.tokens.dtype)
     # All of them are the pieces of one row.
     pieces = numbers, np.zeros_like(numbers), lengths, np.array([0, len(numbers)])
-    _fill_joined(documents, pieces, (tokens.reshape(1, -1), padding_token(0, tokens.dtype), None, None))
+    padding = padding_token(0, tokens.dtype)
+    _native.fill_rows(_opened_joined(documents, tokens.dtype), *pieces, tokens.reshape(1, -1), padding, None, None)
     return JoinedDocuments(tokens, starts)
 
 
-_Arrays: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-_Targets: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[np.int32] | None, NDArray[np.int32] | None]
+def _opened_separate(documents: list[NDArray[Any]], dtype: np.dtype[Any]) -> _native.Documents:
+    opened = _native.Documents(documents, dtype, np.ndarray, np.memmap)
+    if len(opened) == len(documents):
+        return opened
+    contiguous = [_contiguous(document, number, dtype) for number, document in enumerate(documents)]
+    return _native.Documents(contiguous, dtype, np.ndarray, np.memmap)
 
 
-def _fill_separate(documents: list[NDArray[Any]], pieces: _Arrays, targets: _Targets) -> None:
-    odd = _native.fill_rows(documents, np.memmap, *pieces, *targets)
-    if odd >= 0:
-        contiguous = [_contiguous(document, number, targets[0].dtype) for number, document in enumerate(documents)]
-        _native.fill_rows(contiguous, np.memmap, *pieces, *targets)
-
-
-def _fill_joined(documents: JoinedDocuments, pieces: _Arrays, targets: _Targets) -> None:
+def _opened_joined(documents: JoinedDocuments, dtype: np.dtype[Any]) -> _native.Documents:
     tokens = documents.tokens
-    if tokens.dtype != targets[0].dtype or tokens.ndim != 1 or not tokens.flags.c_contiguous:
+    if tokens.dtype != dtype or tokens.ndim != 1 or not tokens.flags.c_contiguous:
         raise UsageError(
-            f"tokens must be a C-contiguous array of one axis and dtype {targets[0].dtype}, as out; got dtype "
-            f"{tokens.dtype} and shape {tokens.shape}. Convert them, or create out with their dtype."
+            f"tokens must be a C-contiguous array of one axis and dtype {dtype}; got dtype {tokens.dtype} and shape "
+            f"{tokens.shape}. Convert them."
         )
-    _native.fill_rows_from(tokens, as_int64("starts", documents.starts), *pieces, *targets)
+    try:
+        return _native.Documents(tokens, as_int64("starts", documents.starts))
+    except UsageError:
+        raise
+    except (IndexError, ValueError) as error:
+        raise UsageError(f"{error}. Pass the bounds of each document.") from None
 
 
-def _contiguous(document: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = np.asarray(document)
-    if array.dtype != dtype or array.ndim != 1 or is_masked(document):
+def _contiguous(document: object, number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if not is_array(document) or is_masked(document) or document.dtype != dtype or document.ndim != 1:
+        form = f" of dtype {document.dtype} and shape {document.shape}" if is_array(document) else ""
         raise UsageError(
-            f"a document must be an array of one axis and dtype {dtype}, as out; document {number} is "
-            f"{type(document).__qualname__} of dtype {array.dtype} and shape {array.shape}. Convert it, or create out "
-            "with its dtype."
+            f"a document must be an array of one axis and dtype {dtype}; document {number} is "
+            f"{type(document).__qualname__}{form}. Convert it."
         )
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(np.asarray(document))
 
 
-def _check_outputs(
-    plan: PackingPlan, out: NDArray[Any], segment_ids: NDArray[np.int32] | None, positions: NDArray[np.int32] | None
-) -> None:
+def _check_rows(plan: PackingPlan, first: int, out: Rows) -> None:
+    tokens = out.tokens
     if plan.length.ndim != 1:
         raise UsageError(
             "rows are filled with one feature of a plan; got a plan with several. Pass plan.feature(number)."
         )
-    if out.dtype.hasobject or out.ndim != 2 or len(out) != len(plan):
+    if tokens.dtype.hasobject or tokens.ndim != 2 or not 0 <= first <= len(plan) - len(tokens):
         raise UsageError(
-            f"out must be of a dtype without references, with a row for each of the {len(plan)} sequences; got dtype "
-            f"{out.dtype} and shape {out.shape}. Make it numpy.empty((len(plan), capacity), dtype)."
+            f"tokens must be of a dtype without references, with at most a row for each of the {len(plan)} sequences "
+            f"from {first} on; got dtype {tokens.dtype} and shape {tokens.shape}. Make it "
+            "numpy.empty((rows, capacity), dtype)."
         )
-    for name, array in (("out", out), ("segment_ids", segment_ids), ("positions", positions)):
+    for name, array in out._asdict().items():
         if array is None:
             continue
-        right = array is out or (array.dtype == np.int32 and array.dtype.isnative and array.shape == out.shape)
+        right = array is tokens or (array.dtype == np.int32 and array.dtype.isnative and array.shape == tokens.shape)
         if not (right and array.flags.c_contiguous and array.flags.writeable):
             raise UsageError(
-                f"{name} must be C-contiguous, writable and of shape {out.shape}, as out, and ids and positions int32; "
-                f"got dtype {array.dtype}, shape {array.shape}. Make it numpy.empty({out.shape}, …)."
+                f"{name} must be C-contiguous, writable and of shape {tokens.shape}, as tokens, and ids and positions "
+                f"int32; got dtype {array.dtype}, shape {array.shape}. Make it numpy.empty({tokens.shape}, …)."
             )
 
 
@@ -407,5 +454,5 @@ def padding_token(padding: float, dtype: np.dtype[Any]) -> NDArray[Any]:
     """
     token = number_as(padding, dtype)
     if token is None:
-        raise UsageError(f"padding must be a value of dtype {dtype}, as out; got padding={padding!r}. Choose another.")
+        raise UsageError(f"padding must be a value of dtype {dtype}; got padding={padding!r}. Choose another.")
     return token

@@ -8,8 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import field
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,11 @@ from penstock._frozen import frozen
 from penstock._tree import is_array
 from penstock.batching._grouping import NOTE_ON_SUBSTITUTES, Long, PackingPlan
 from penstock.batching._joined import JoinedElements
-from penstock.batching._pack import How, JoinedDocuments, fill_rows, padding_token
-from penstock.errors import GraphError, InternalError, UsageError
+from penstock.batching._pack import Documents, How, JoinedDocuments, Rows, fill_rows, open_documents, padding_token
+from penstock.errors import GraphError, UsageError
 
 Element: TypeAlias = Any  # user data
+Columns: TypeAlias = dict[str, NDArray[Any]]
 BARE: Final = "tokens"
 """The name of the feature of documents that are bare arrays."""
 
@@ -32,8 +32,6 @@ _CONVERSIONS: Final[dict[type[object], str]] = {
     list: "Convert it in .map, as in np.asarray(tokens, np.int32)",
     str: "Convert it in .map, by a tokenizer and np.asarray",
 }
-_dtype = attrgetter("dtype")
-_ndim = attrgetter("ndim")
 
 
 @frozen
@@ -105,7 +103,8 @@ class PackedDocuments:
             return []
         plan = self.plan.take(groups)
         form = form_of(self.packing, elements[0])
-        found, planned = lengths_of(self.packing, form, elements), self.lengths[plan.document]
+        documents = documents_of(form, elements)
+        found, planned = lengths_of(self.packing, form, documents), self.lengths[plan.document]
         if not np.array_equal(found, planned):
             number = int((found != planned).reshape(len(found), -1).any(axis=1).argmax())
             raise GraphError(
@@ -113,12 +112,13 @@ class PackedDocuments:
                 f"{plan.document[number]} has {found[number].tolist()}, the plan {planned[number].tolist()}. Pass the "
                 f"lengths of the dataset before pack(), in its order. {NOTE_ON_SUBSTITUTES}"
             )
-        bounds = plan.bounds.tolist()
+        plan = plan.by_piece()
         made: list[Any] = []
         rows = max_rows(self.packing, form)
         for first, stop in row_blocks(len(groups), rows, rows):
-            documents = elements[bounds[first] : bounds[stop]]
-            made += rows_of(filled(self.packing, form, plan.span(first, stop), documents))
+            columns = empty_columns(self.packing, form, stop - first)
+            fill_columns(self.packing, form, (plan, first), documents, columns)
+            made += rows_of(columns | meta_columns(self.packing, plan.bounds[first : stop + 1], elements))
         return made
 
     def fingerprint(self) -> str:
@@ -224,13 +224,23 @@ def extra_names(packing: Packing, features: Sequence[str]) -> list[tuple[str, st
     return [(f"{name}_segment_ids", f"{name}_positions") for name in features]
 
 
-def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> NDArray[np.int64]:
+def documents_of(form: Form, elements: Sequence[Element]) -> list[Documents]:
+    """Return the documents of each feature, with their memory.
+
+    Raises:
+        GraphError: one of the elements has another form.
+    """
+    columns: Sequence[list[Any] | JoinedDocuments] = _joined_columns(form, elements) or _columns(form, elements)
+    return [_opened(*each) for each in zip(form.features, columns, form.dtypes, strict=True)]
+
+
+def lengths_of(packing: Packing, form: Form, documents: Sequence[Documents]) -> NDArray[np.int64]:
     """Return the lengths of documents: int64 (documents,), or (documents, features) if features have their own.
 
     Raises:
-        GraphError: one of them has another form.
+        GraphError: one of them can't be packed.
     """
-    lengths = _joined_lengths(form, documents) or _lengths(form, documents)
+    lengths = [each.lengths for each in documents]
     if not packing.is_shared:
         table = np.stack(lengths, axis=1)
         _check_whole(packing, table)
@@ -246,8 +256,8 @@ def lengths_of(packing: Packing, form: Form, documents: Sequence[Element]) -> ND
     return lengths[0]
 
 
-def joined_documents(form: Form, documents: Sequence[Element]) -> list[JoinedDocuments] | None:
-    """Return the arrays of each feature, if the documents are joined and have the form."""
+def _joined_columns(form: Form, documents: Sequence[Element]) -> list[JoinedDocuments] | None:
+    """Return the documents of each feature, if they are joined and have the form."""
     if not isinstance(documents, JoinedElements) or documents.is_used:
         return None
     if len(documents.names or ()) != form.leaves:
@@ -262,22 +272,8 @@ def joined_documents(form: Form, documents: Sequence[Element]) -> list[JoinedDoc
     return found
 
 
-def _joined_lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]] | None:
-    """Return the lengths of each feature, if the documents are joined and have the form."""
-    found = joined_documents(form, documents)
-    return None if found is None else [np.diff(leaf.starts) for leaf in found]
-
-
-def _lengths(form: Form, documents: Sequence[Element]) -> list[NDArray[np.int64]]:
-    columns = columns_of(form, documents)
-    for name, column, dtype in zip(form.features, columns, form.dtypes, strict=True):
-        if not (_are_arrays(column) and set(map(_ndim, column)) <= {1} and _have_dtype(column, dtype)):
-            _refuse(column, dtype, name)
-    return [np.fromiter(map(len, column), np.int64, len(column)) for column in columns]
-
-
-def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
-    """Return the arrays of each feature.
+def _columns(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
+    """Return the values of each feature.
 
     Raises:
         GraphError: a document has other leaves.
@@ -296,44 +292,60 @@ def columns_of(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
     )
 
 
-def filled(
-    packing: Packing, form: Form, plan: PackingPlan, documents: Sequence[Element], columns: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the sequences of a plan as columns: arrays with a row for each sequence, and lists for meta leaves.
+def _opened(name: str, column: list[Any] | JoinedDocuments, dtype: np.dtype[Any]) -> Documents:
+    """Return the documents of a feature.
+
+    Raises:
+        GraphError: one of them is no array of one axis and the dtype.
+    """
+    try:
+        return open_documents(column, dtype)
+    except UsageError as error:
+        for value in () if isinstance(column, JoinedDocuments) else column:
+            if _array(value, f"{name!r} of a document").dtype != dtype:
+                raise GraphError(
+                    f"all documents must have one dtype; {name!r} is {dtype} in the first and {value.dtype} in "
+                    "another. Convert them in .map."
+                ) from None
+        raise GraphError(str(error)) from None
+
+
+def fill_columns(
+    packing: Packing, form: Form, planned: tuple[PackingPlan, int], documents: Sequence[Documents], columns: Columns
+) -> None:
+    """Write sequences into columns of `empty_columns`, or rows of them.
 
     Args:
         packing: the arguments of the packing.
         form: the form of the documents.
-        plan: the plan; its documents are indices into `documents`.
-        documents: documents of that form.
-        columns: arrays of `empty_columns` to fill; None for new ones.
-
-    Raises:
-        UsageError: the padding is no value of a feature's dtype.
+        planned: the plan, and the sequence of the first row.
+        documents: those of the plan, of each feature.
+        columns: arrays with a row for each sequence.
     """
-    columns = empty_columns(packing, form, len(plan)) if columns is None else columns
+    plan, first = planned
     extras = extra_names(packing, form.features)
-    read = joined_documents(form, documents) or columns_of(form, documents)
-    for number, (name, arrays) in enumerate(zip(form.features, read, strict=True)):
+    for number, (name, each) in enumerate(zip(form.features, documents, strict=True)):
         ids, positions = extras[number] if number < len(extras) else ("", "")
-        fill_rows(
-            plan if packing.is_shared else plan.feature(number),
-            arrays,
-            out=columns[name],
-            padding=packing.padding(name),
-            segment_ids=columns.get(ids),
-            positions=columns.get(positions),
-        )
-    bounds = plan.bounds.tolist()
-    for name in packing.meta:
-        values = [documents[number][name] for number in plan.document.tolist()]
-        columns[name] = [values[first:last] for first, last in itertools.pairwise(bounds)]
-    return columns
+        own = plan if packing.is_shared else plan.feature(number)
+        out = Rows(columns[name], columns.get(ids), columns.get(positions))
+        fill_rows(own, each, out, first=first, padding=packing.padding(name))
 
 
-def empty_columns(packing: Packing, form: Form, rows: int) -> dict[str, Any]:
+def meta_columns(packing: Packing, bounds: NDArray[np.int64], elements: Sequence[Element]) -> dict[str, list[Any]]:
+    """Return the meta leaves of sequences, lists of the values of their documents.
+
+    Args:
+        packing: the arguments of the packing.
+        bounds: the first piece of each sequence, and the end of the last one's.
+        elements: the document of each piece.
+    """
+    spans = [*itertools.pairwise(bounds.tolist())] if packing.meta else []
+    return {name: [[element[name] for element in elements[a:b]] for a, b in spans] for name in packing.meta}
+
+
+def empty_columns(packing: Packing, form: Form, rows: int) -> Columns:
     """Return memory for sequences: new arrays, whose contents are undefined."""
-    columns: dict[str, Any] = {}
+    columns: Columns = {}
     extras = extra_names(packing, form.features)
     rooms = dict(packing.features)
     for number, name in enumerate(form.features):
@@ -415,32 +427,6 @@ def _array(value: object, what: str) -> NDArray[Any]:
             "meta=."
         )
     return value
-
-
-def _are_arrays(column: list[Any]) -> bool:
-    kinds = set(map(type, column))
-    return kinds <= {np.ndarray} or all(issubclass(kind, np.ndarray) for kind in kinds)
-
-
-def _have_dtype(column: list[Any], dtype: np.dtype[Any]) -> bool:
-    dtypes: list[Any] = list(map(_dtype, column))
-    return set(map(id, dtypes)) <= {id(dtype)} or all(one == dtype for one in dtypes)
-
-
-def _refuse(column: list[Any], dtype: np.dtype[Any], name: str) -> NoReturn:
-    """Raise the error for the first value that is no array, or has another dtype.
-
-    Raises:
-        GraphError: the error for that value.
-        InternalError: every value is such an array.
-    """
-    for value in column:
-        if _array(value, f"{name!r} of a document").dtype != dtype:
-            raise GraphError(
-                f"all documents must have one dtype; {name!r} is {dtype} in the first and {value.dtype} in another. "
-                "Convert them in .map."
-            )
-    raise InternalError("all of these documents are valid")
 
 
 def _described(value: object) -> str:
