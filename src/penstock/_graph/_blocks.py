@@ -160,7 +160,7 @@ class BlockLocations:
         return self._shares
 
 
-def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:
+def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: Context, *, late: bool = False) -> Block:
     """Return the elements at a block of coordinates of a node.
 
     Args:
@@ -168,6 +168,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         epochs: int64 (elements,), the epoch of each element.
         positions: int64 (elements,), each in [0, length of the indexable node).
         context: of the calling thread.
+        late: whether the elements may be others than a list, made when they are first used.
     """
     times = context.times
     outer = times.enter()
@@ -180,7 +181,7 @@ def evaluate_block(node: Node, epochs: Integers, positions: Integers, context: C
         else:
             steps.append((node, epochs, positions))
         node = node.parent
-    block = _evaluate_root(node, epochs, positions, context)
+    block = _evaluate_root(node, epochs, positions, context, late=late and not steps)
     times.lap(node, len(block.elements))
     while steps:
         step, epochs, positions = steps.pop()
@@ -220,7 +221,7 @@ def read_into(node: Read, keys: Integers, out: Element, times: StepTimes, weight
         times.lap(node, len(keys), weight)
 
 
-def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: Context) -> Block:
+def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: Context, *, late: bool = False) -> Block:
     """Return the elements of a node that is neither a map, a filter nor a sampler."""
     match node:
         case Read(source=source):
@@ -231,7 +232,8 @@ def _evaluate_root(node: Node, epochs: Integers, positions: Integers, context: C
                 draws.after(node, before, context.observe)
             return Block(records, None)
         case Gather():
-            return Block(_gathered(node, epochs, positions, context), None)
+            gathered = _gathered(node, epochs, positions, context)
+            return Block(cast("list[Element]", gathered) if late else [*gathered], None)
         case Split():
             return Block(_split(node, epochs, positions, context), None)
         case Cache():
@@ -262,7 +264,7 @@ def _predicate(step: Filter, elements: list[Element], locations: BlockLocations)
     return [keeps(step, element, locations.at(index)) for index, element in enumerate(elements)]
 
 
-def _gathered(step: Gather[GatherFacts], epochs: Integers, positions: Integers, context: Context) -> list[Element]:
+def _gathered(step: Gather[GatherFacts], epochs: Integers, positions: Integers, context: Context) -> Sequence[Element]:
     """Return elements that are made of several inputs each; the inputs of all are evaluated as one block."""
     (below,) = inputs(step, epochs, positions)
     return step.value.merged(positions, below.bounds(), evaluate_block(*below[:3], context).elements)

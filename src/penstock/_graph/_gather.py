@@ -132,7 +132,7 @@ class Planned(GatherFacts):
         chosen: Integers = members[np.cumsum(counts) - counts + np.minimum(numbers, counts - 1)]
         return chosen
 
-    def merged(self, positions: Integers, bounds: Sequence[int], elements: list[Element]) -> list[Element]:
+    def merged(self, positions: Integers, bounds: Sequence[int], elements: list[Element]) -> Sequence[Element]:
         del bounds
         return self.grouping.merge(positions, elements)
 

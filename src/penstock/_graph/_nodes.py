@@ -269,8 +269,8 @@ class GatherFacts(StepFacts):
         """
 
     @abstractmethod
-    def merged(self, positions: Integers, bounds: Sequence[int], elements: list[Element]) -> list[Element]:
-        """Return a block's elements.
+    def merged(self, positions: Integers, bounds: Sequence[int], elements: list[Element]) -> Sequence[Element]:
+        """Return a block's elements: a list, or elements that are made when they are first used.
 
         Args:
             positions: of the elements.

@@ -179,7 +179,7 @@ class BatchWork(Work):
             raise InternalError("rows are written in a layout")
         try:
             if read is None or not can_be_direct(layout):
-                write_rows(layout, evaluate_rows(self._program, spans, context), columns, at)
+                write_rows(layout, evaluate_rows(self._program, spans, context, late=True), columns, at)
                 context.times.lap(self._program.batch, len(rows))
                 return
             parts = [column[at : at + len(rows)] for column in columns]

@@ -228,13 +228,16 @@ def _coordinates(program: Batches, unit: Unit) -> list[tuple[int, int]]:
     return found
 
 
-def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context: Context) -> list[Element]:
+def evaluate_rows(
+    program: Batches, spans: list[tuple[Rows, int, int]], context: Context, *, late: bool = False
+) -> list[Element]:
     """Return the elements of rows of one or several batches.
 
     Args:
         program: the program of the plan.
         spans: for each batch, its rows, and the span [start, stop) of them to evaluate.
         context: the context of the calling thread.
+        late: as for `evaluate_block`; `write_rows` takes such elements.
     """
     epochs, positions = row_coordinates(spans)
     context.times.start(len(positions))
@@ -242,7 +245,7 @@ def evaluate_rows(program: Batches, spans: list[tuple[Rows, int, int]], context:
         at = list(zip(epochs.tolist(), positions.tolist(), strict=True))
         if not context.crashing_rows.keys().isdisjoint(at):
             return [_element_at(program.rows, *each, context) for each in at]
-    return evaluate_block(program.rows, epochs, positions, context).elements
+    return evaluate_block(program.rows, epochs, positions, context, late=late).elements
 
 
 def _element_at(node: Node, epoch: int, position: int, context: Context) -> Element:

@@ -94,7 +94,7 @@ class SmallBatches:
         step_range = self._step_range.part(index, self._units)
         layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
         runs, bounds = rows_of_step_range(program, shard, step_range)
-        elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context)
+        elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context, late=True)
         if layout is not None:
             columns = layout.columns(bounds[-1])
             try:

@@ -62,7 +62,6 @@ from penstock.batching._packing import form_of as form_of
 from penstock.batching._packing import lengths_of as lengths_of
 from penstock.batching._packing import max_rows as max_rows
 from penstock.batching._packing import meta_columns as meta_columns
-from penstock.batching._packing import row_blocks as row_blocks
 from penstock.batching._packing import row_bytes as row_bytes
 from penstock.batching._packing import rows_of as rows_of
 from penstock.batching._pad import Pad as Pad

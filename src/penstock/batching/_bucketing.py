@@ -138,8 +138,7 @@ class BucketedBatches:
 
     def members(self, groups: NDArray[np.int64], /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the number of elements of each batch, and the positions of all of them."""
-        part = self.plan.take(groups)
-        return np.diff(part.bounds), part.document
+        return self.plan.members(groups)
 
     def merge(self, groups: NDArray[np.int64], elements: Sequence[Any], /) -> list[Any]:
         """Return the batches of these elements.

@@ -48,8 +48,8 @@ class Grouping(Protocol):
         """
         ...
 
-    def merge(self, groups: NDArray[np.int64], elements: list[Any], /) -> list[Any]:
-        """Return the merged element of each group.
+    def merge(self, groups: NDArray[np.int64], elements: Sequence[Any], /) -> Sequence[Any]:
+        """Return the merged element of each group: a list, or elements that are made when they are first used.
 
         Args:
             groups: as in `members`.
@@ -163,15 +163,28 @@ class PackingPlan:
             >>> plan.take([1, 0]).document.tolist(), plan.take([1, 0]).bounds.tolist()
             ([1, 0, 2], [0, 1, 3])
         """
+        bounds, pieces = self._pieces(sequences)
+        return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
+
+    def members(self, sequences: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the number of pieces of each of some sequences, and the document of each piece, as in `take`.
+
+        Raises:
+            IndexError: a sequence is out of range.
+        """
+        bounds, pieces = self._pieces(sequences)
+        return bounds[1:] - bounds[:-1], self.document[pieces]
+
+    def _pieces(self, sequences: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bounds of the pieces of some sequences, and the numbers of these pieces."""
         chosen = as_int64("sequences", sequences)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise IndexError(f"sequences must be in [0, {len(self)}); got {chosen.min()} to {chosen.max()}")
         begins = self.bounds[chosen]
         counts = self.bounds[chosen + 1] - begins
         bounds = np.zeros(len(chosen) + 1, np.int64)
-        np.cumsum(counts, out=bounds[1:])
-        pieces = np.repeat(begins - bounds[:-1], counts) + np.arange(int(bounds[-1]))
-        return _plan(self.document[pieces], self.offset[pieces], self.length[pieces], bounds)
+        counts.cumsum(out=bounds[1:])  # methods: a function of NumPy's takes longer than the work
+        return bounds, (begins - bounds[:-1]).repeat(counts) + np.arange(bounds[-1])
 
     def by_piece(self) -> "PackingPlan":
         """Return the plan in which piece i is of document i.

@@ -26,9 +26,10 @@ from penstock._caught import raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import pickled_for_processes
 from penstock._strides import copied_with_strides
-from penstock._tree import Element, Structure, flatten, is_array, leaf_paths, unflatten, unflatten_each
+from penstock._tree import LEAF, Element, Structure, flatten, is_array, leaf_paths, unflatten, unflatten_each
 from penstock.batching._leaf import LeafError, LeafKind, LeafSpec, as_value, kind_of, values_of, write_value
 from penstock.batching._merge import Batch, Column, new_array, stack
+from penstock.batching._packing import PlannedRows
 from penstock.batching._stack_arrays import split_dicts, split_sequences, write_run
 from penstock.errors import UsageError
 
@@ -228,6 +229,8 @@ def write_rows(layout: Layout, elements: Sequence[Element], columns: Sequence[Co
         >>> layout.batch(columns)
         (array([3, 4, 5]), array([0.1, 0.3, 0.5]))
     """
+    if isinstance(elements, PlannedRows) and _fill_rows(layout, elements, columns, start):
+        return
     block = elements if isinstance(elements, (list, tuple)) else list(elements)
     if not block or _write_block(layout, block, columns, start):
         return
@@ -315,6 +318,20 @@ def write_leaves(layout: Layout, leaves: Sequence[Sequence[Any]], columns: Seque
         write_column(kind, items, column, start)
         for kind, items, column in zip(layout.kinds, leaves, columns, strict=True)
     )
+
+
+def _fill_rows(layout: Layout, elements: PlannedRows, columns: Sequence[Column], start: int) -> bool:
+    """Return whether planned sequences are of this layout; if they are, fill them into the rows from `start` on."""
+    made, structure = elements.columns, layout.structure
+    if made is None or structure.container is not dict or structure.keys != tuple(made):
+        return False
+    kinds = [LeafSpec(column.shape[1:], column.dtype) for column in made.values()]
+    if set(structure.children) != {LEAF} or [*layout.kinds] != kinds:
+        return False
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    named = zip(made, arrays, strict=True)
+    elements.fill({name: column[start : start + len(elements)] for name, column in named})
+    return True
 
 
 def _write_block(layout: Layout, elements: Sequence[Element], columns: Sequence[Column], start: int) -> bool:

@@ -4,11 +4,12 @@ A document is an array of tokens with one axis, or a dict of such arrays, its *f
 documents of a dataset have one *form*: the same leaves, and a dtype for each feature.
 """
 
+import functools
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,11 +91,10 @@ class PackedDocuments:
 
     def members(self, groups: NDArray[np.int64], /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the number of documents of each sequence, and the positions of all of them."""
-        part = self.plan.take(groups)
-        return np.diff(part.bounds), part.document
+        return self.plan.members(groups)
 
-    def merge(self, groups: NDArray[np.int64], elements: Sequence[Any], /) -> list[Any]:
-        """Return the sequences of these documents.
+    def merge(self, groups: NDArray[np.int64], elements: Sequence[Any], /) -> Sequence[Any]:
+        """Return the sequences of these documents, which are filled when they are first used.
 
         Raises:
             GraphError: a document can't be packed, or its length differs from the planned one.
@@ -112,14 +112,7 @@ class PackedDocuments:
                 f"{plan.document[number]} has {found[number].tolist()}, the plan {planned[number].tolist()}. Pass the "
                 f"lengths of the dataset before pack(), in its order. {NOTE_ON_SUBSTITUTES}"
             )
-        plan = plan.by_piece()
-        made: list[Any] = []
-        rows = max_rows(self.packing, form)
-        for first, stop in row_blocks(len(groups), rows, rows):
-            columns = empty_columns(self.packing, form, stop - first)
-            fill_columns(self.packing, form, (plan, first), documents, columns)
-            made += rows_of(columns | meta_columns(self.packing, plan.bounds[first : stop + 1], elements))
-        return made
+        return PlannedRows(self.packing, form, plan.by_piece(), documents, elements)
 
     def fingerprint(self) -> str:
         """Return a text that identifies this packing."""
@@ -127,6 +120,63 @@ class PackedDocuments:
         for array in (self.plan.document, self.plan.offset, self.plan.length, self.plan.bounds):
             digest.update(np.ascontiguousarray(array).data)
         return f"packed {self.packing!r} {digest.hexdigest()}"
+
+
+class PlannedRows(Sequence[Element]):
+    """Sequences of a plan, which are filled when they are first used, or straight into the rows of a batch.
+
+    Args:
+        packing: the arguments of the packing.
+        form: the form of the documents.
+        plan: the plan; piece i is of document i.
+        documents: the documents of each feature.
+        elements: the documents, for their meta leaves.
+    """
+
+    def __init__(
+        self,
+        packing: Packing,
+        form: "Form",
+        plan: PackingPlan,
+        documents: Sequence[Documents],
+        elements: Sequence[Element],
+    ) -> None:
+        self._packing = packing
+        self._form = form
+        self._plan = plan
+        self._documents = documents
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Element:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Element]:
+        return iter(self._rows)
+
+    @functools.cached_property
+    def _rows(self) -> list[Element]:
+        made: list[Any] = []
+        rows = max_rows(self._packing, self._form)
+        for first, stop in row_blocks(len(self), rows):
+            columns = empty_columns(self._packing, self._form, stop - first)
+            self._fill(columns, first)
+            made += rows_of(columns | meta_columns(self._packing, self._plan.bounds[first : stop + 1], self._elements))
+        return made
+
+    @property
+    def columns(self) -> "Columns | None":
+        """Arrays without rows, as those that the sequences can be filled into; None if they have other leaves, too."""
+        return None if self._packing.meta else empty_columns(self._packing, self._form, 0)
+
+    def fill(self, columns: "Columns") -> None:
+        """Write all sequences into the rows of columns."""
+        self._fill(columns, 0)
+
+    def _fill(self, columns: "Columns", first: int) -> None:
+        fill_columns(self._packing, self._form, (self._plan, first), self._documents, columns)
 
 
 class Form(NamedTuple):
@@ -393,10 +443,9 @@ def row_bytes(packing: Packing, form: Form) -> int:
     return sum(width * (dtype.itemsize + 8) for width, dtype in zip(widths, form.dtypes, strict=True))
 
 
-def row_blocks(count: int, rows: int, first: int) -> list[tuple[int, int]]:
-    """Return the spans of `count` sequences that share memory: first one of `first` sequences, then of `rows`."""
-    cuts = [0, *range(min(first, count), count, rows), count] if count else []
-    return [(start, stop) for start, stop in itertools.pairwise(cuts) if start < stop]
+def row_blocks(count: int, rows: int) -> list[tuple[int, int]]:
+    """Return the spans of `count` sequences that share memory, of `rows` each."""
+    return [(start, min(start + rows, count)) for start in range(0, count, rows)]
 
 
 def _check_whole(packing: Packing, lengths: NDArray[np.int64]) -> None:
