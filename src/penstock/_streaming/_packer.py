@@ -14,6 +14,7 @@ sequences that stay open are shared by both.
 """
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, SupportsIndex, TypeAlias, cast
@@ -516,8 +517,9 @@ def _kept_open(
     read, provenance, old, new = documents
     used, numbers = np.unique(pieces.document, return_inverse=True)
     chosen: list[int] = used.tolist()
-    starts: list[tuple[Sequence[Token], int]]
-    starts = [old[number] if number < len(old) else (new, number - len(old)) for number in chosen]
+    few = int(np.searchsorted(used, len(old)))
+    starts = [old[number] for number in chosen[:few]]
+    starts += zip(itertools.repeat(new), (used[few:] - len(old)).tolist(), strict=False)
     own = pieces._replace(document=numbers.reshape(-1).astype(np.int64))
     return _Open(kept(read, chosen), provenance[used], starts, own, sequence, bins)
 

@@ -176,7 +176,11 @@ class PackingPlan:
         return bounds[1:] - bounds[:-1], self.document[pieces]
 
     def _pieces(self, sequences: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the bounds of the pieces of some sequences, and the numbers of these pieces."""
+        """Return the bounds of the pieces of some sequences, and the numbers of these pieces.
+
+        Raises:
+            IndexError: a sequence is out of range.
+        """
         chosen = as_int64("sequences", sequences)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise IndexError(f"sequences must be in [0, {len(self)}); got {chosen.min()} to {chosen.max()}")

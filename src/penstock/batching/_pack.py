@@ -311,7 +311,7 @@ def open_documents(documents: Sequence[NDArray[Any]] | JoinedDocuments, dtype: n
     if isinstance(documents, JoinedDocuments):
         opened = _opened_joined(documents, dtype)
     else:
-        opened = _opened_separate(list(documents), dtype)
+        opened = _opened_separate(documents if isinstance(documents, list) else list(documents), dtype)
     lengths = np.empty(len(opened), np.int64)
     opened.lengths(lengths)
     return Documents(opened, dtype, lengths)

@@ -331,7 +331,8 @@ def _columns(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
     if form.leaves == 0:
         return [list(documents)]
     try:
-        if set(map(len, documents)) <= {form.leaves} and all(map(_is_dict, documents)):
+        are_dicts = all(issubclass(kind, dict) for kind in set(map(type, documents)))
+        if are_dicts and set(map(len, documents)) <= {form.leaves}:
             return [[document[name] for document in documents] for name in form.features]
     except (KeyError, TypeError):
         pass
