@@ -69,10 +69,16 @@ class Batches:
         """The node of the source, if rows are its records and can be read straight into a stacked batch."""
         if self.stack is None:
             return None
+        step = self.sampled
+        return step if isinstance(step, Read) and can_read_into(step.source) else None
+
+    @cached_property
+    def sampled(self) -> Node:
+        """The node of the rows below the samplers that choose among them."""
         step = self.rows
         while isinstance(step, Reindex):
             step = step.parent
-        return step if isinstance(step, Read) and can_read_into(step.source) else None
+        return step
 
     @property
     def has_mask(self) -> bool:

@@ -37,13 +37,14 @@ from penstock._runtime._batches import (
     rows_of,
     rows_of_step_range,
     with_masks,
+    write_evaluated,
 )
 from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
 from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves, runs_code
-from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of, write_rows
+from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of
 from penstock.errors import InternalError, UsageError
 
 _PLACES_BYTES: Final = 8192  # more than what is sent of the batches of a job, beside their arrays
@@ -179,8 +180,8 @@ class BatchWork(Work):
             raise InternalError("rows are written in a layout")
         try:
             if read is None or not can_be_direct(layout):
-                write_rows(layout, evaluate_rows(self._program, spans, context, late=True), columns, at)
-                context.times.lap(self._program.batch, len(rows))
+                elements = evaluate_rows(self._program, spans, context, late=True)
+                write_evaluated(self._program, elements, layout, columns, at, context)
                 return
             parts = [column[at : at + len(rows)] for column in columns]
             self._read_into(read, layout.batch(parts), spans, context)

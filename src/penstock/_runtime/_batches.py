@@ -10,7 +10,7 @@ short path, for records that are only read.
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ from penstock._plan import Batches, Plan, Shard
 from penstock._readings import StepTimes
 from penstock._runtime._policy import DIRECT_BYTES, SAMPLED_EVERY, SHORT_SECONDS
 from penstock._streaming import RankSegment, Token, made_token
-from penstock.batching import Layout, RowStacker, Stack
+from penstock.batching import Column, Layout, PlannedRows, RowStacker, Stack, write_rows
 from penstock.errors import InternalError
 from penstock.sampling import apply_block as apply_sampler
 from penstock.sampling import seed_positions
@@ -237,7 +237,7 @@ def evaluate_rows(
         program: the program of the plan.
         spans: for each batch, its rows, and the span [start, stop) of them to evaluate.
         context: the context of the calling thread.
-        late: as for `evaluate_block`; `write_rows` takes such elements.
+        late: as for `evaluate_block`; `write_evaluated` takes such elements.
     """
     epochs, positions = row_coordinates(spans)
     context.times.start(len(positions))
@@ -246,6 +246,25 @@ def evaluate_rows(
         if not context.crashing_rows.keys().isdisjoint(at):
             return [_element_at(program.rows, *each, context) for each in at]
     return evaluate_block(program.rows, epochs, positions, context, late=late).elements
+
+
+def write_evaluated(
+    program: Batches,
+    elements: Sequence[Element],
+    layout: Layout,
+    columns: Sequence[Column],
+    start: int,
+    context: Context,
+) -> None:
+    """Write the elements of `evaluate_rows` into rows from `start` on, and end the time of the batch.
+
+    Raises:
+        LayoutMismatchError: an element doesn't fit the layout.
+    """
+    write_rows(layout, elements, columns, start)
+    if isinstance(elements, PlannedRows):  # which were filled just now
+        context.times.lap(program.sampled, 0)
+    context.times.lap(program.batch, len(elements))
 
 
 def _element_at(node: Node, epoch: int, position: int, context: Context) -> Element:

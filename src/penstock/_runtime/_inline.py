@@ -16,13 +16,14 @@ from penstock._runtime._batches import (
     evaluate_rows,
     rows_of_step_range,
     with_masks,
+    write_evaluated,
 )
 from penstock._runtime._chunk_sizes import InlineSizes
 from penstock._runtime._jobs import Learned
 from penstock._runtime._policy import INLINE_BYTES, MAX_DIRECT_ROWS
 from penstock._runtime._streams import InlineStream
 from penstock._streaming import Token
-from penstock.batching import Layout, LayoutMismatchError, layout_of, write_rows
+from penstock.batching import Layout, LayoutMismatchError, layout_of
 
 
 def inline_stream(plan: Plan, step_range: StepRange, learned: Learned[Layout], context: Context) -> InlineStream:
@@ -98,8 +99,7 @@ class SmallBatches:
         if layout is not None:
             columns = layout.columns(bounds[-1])
             try:
-                write_rows(layout, elements, columns, 0)
-                self._context.times.lap(program.batch, len(elements))
+                write_evaluated(program, elements, layout, columns, 0, self._context)
             except LayoutMismatchError:
                 learned.is_irregular = True
             else:

@@ -54,6 +54,7 @@ from penstock.batching._packing import Columns as Columns
 from penstock.batching._packing import Form as Form
 from penstock.batching._packing import PackedDocuments as PackedDocuments
 from penstock.batching._packing import Packing as Packing
+from penstock.batching._packing import PlannedRows as PlannedRows
 from penstock.batching._packing import documents_of as documents_of
 from penstock.batching._packing import empty_columns as empty_columns
 from penstock.batching._packing import extra_names as extra_names

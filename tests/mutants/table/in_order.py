@@ -8,7 +8,7 @@ from tests.mutants.table.golden import GOLDEN, PAIRS, RESUMES, STATES
 IN_ORDER: Final[Faults] = {
     "_streaming/_stage.py": {
         "pending: the token after a group is one element early": (
-            *("chunk.afters[stop - 1]", "chunk.afters[stop - 2]"),
+            *("end.chunk.afters[end.stop - 1]", "end.chunk.afters[end.stop - 2]"),
             STATES,
         ),
     },
