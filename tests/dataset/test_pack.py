@@ -85,14 +85,57 @@ def test_the_padding_is_the_zero_of_the_dtype() -> None:
         assert all(end == np.zeros((), dtype) for end in ends)
 
 
-def test_a_batch_of_sequences_is_filled_where_it_is_delivered() -> None:
-    """The sequences of a batch are in one piece of memory, also where their documents were read in several blocks."""
-    dataset = bare([1 + number * 7 % 9 for number in range(6000)]).pack(8).batch(16)
+@pytest.mark.parametrize("rows", [5, 16, 200])
+def test_a_batch_of_sequences_is_filled_where_it_is_delivered(rows: int) -> None:
+    """The sequences of a batch are in one piece of memory, also where their documents were read in several blocks.
+
+    Small batches share it, up to 64 sequences.
+    """
+    dataset = bare([1 + number * 7 % 9 for number in range(6000)]).pack(8).batch(rows)
     with ps.Loader(dataset) as loader:
         batches = list(loader)
     assert digests(batches) == digests(dataset)
     memories = [{id(array.base) for array in batch.values()} for batch in batches[:-1]]
     assert all(len(memory) == 1 and memory != {id(None)} for memory in memories)
+    counts = Counter(memory.pop() for memory in memories)
+    assert set([*counts.values()][:-1]) == {max(64 // rows, 1)}
+
+
+def labelled(lengths: list[int]) -> ps.Dataset:
+    """Return documents of two features, whose dtypes have other byte orders."""
+    return bare(lengths).map(lambda tokens: {"tokens": tokens.astype(">i4"), "labels": tokens.astype(np.float32)})
+
+
+PLANNED: dict[str, Callable[[ps.Dataset, list[int]], ps.Dataset]] = {
+    "in order": lambda documents_, lengths: documents_.pack(50, lengths=lengths),
+    "shuffled": lambda documents_, lengths: documents_.pack(50, lengths=lengths).shuffle(),
+    "of features": lambda documents_, lengths: documents_.pack(
+        {"tokens": 50, "labels": 60}, lengths={"tokens": lengths, "labels": lengths}
+    ),
+    "mapped": lambda documents_, lengths: documents_.pack(50, lengths=lengths).map(lambda each: {**each, "more": 1}),
+    "split": lambda documents_, lengths: documents_.pack(50, lengths=lengths, how="split", fill=7),
+}
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+@pytest.mark.parametrize("kind", PLANNED)
+def test_planned_sequences_equal_the_definition_in_batches(kind: str, rows: int) -> None:
+    """Batches of planned sequences have the definition's bytes, whatever is between, inline and from threads."""
+    lengths = [number * 7 % 31 for number in range(1000)]
+    dataset = PLANNED[kind](labelled(lengths), lengths).batch(rows)
+    expected = digests(dataset)
+    for settings in (INLINE, THREADS):
+        with ps.Loader(dataset, **settings) as loader:
+            assert digests(list(loader)) == expected
+
+
+def test_planned_batches_may_differ_in_their_dtype() -> None:
+    """A batch of sequences has the dtype of its own documents, also after batches of another one."""
+    dataset = ps.read([np.arange(8, dtype="i4" if number < 12 else "f8") for number in range(24)])
+    batches = dataset.pack(8, lengths=[8] * 24).batch(2)
+    for settings in (INLINE, THREADS):
+        with ps.Loader(batches, **settings) as loader:
+            assert digests(list(loader)) == digests(batches)
 
 
 def test_errors_name_the_document() -> None:
@@ -111,6 +154,12 @@ UNFIT: list[tuple[Callable[[], ps.Dataset], str]] = [
     (lambda: ps.read([[1, 2]]).pack(4), r"a list\. Convert .* as in np\.asarray\(tokens, np\.int32\), or"),
     (lambda: ps.read(["a text"]).pack(4), r"a str\. Convert it in \.map, by a tokenizer and np\.asarray, or"),
     (lambda: ps.read([np.zeros(2), np.zeros(2, np.int8)]).pack(4), "one dtype"),
+    (lambda: ps.read([np.zeros(2), [0.0, 1.0]]).pack(4), r"a list\. Convert"),
+    (
+        lambda: ps.read([np.zeros(2), np.ma.masked_array([0.0, 1.0], [True, False])]).pack(4),
+        "no masked arrays",
+    ),
+    (lambda: ps.read([np.ma.masked_array([0.0, 1.0], [True, False])]).pack(4), "no masked arrays"),
     (lambda: ps.read([np.zeros(2)]).pack(4, meta=["url"]), "must be dicts"),
     (lambda: ps.read([{"a": np.zeros(2), "b": np.zeros(3)}]).pack(4), "must have one length"),
     (lambda: ps.read([{"a": np.zeros(2), "b": "text"}]).pack(4), "in meta="),

@@ -10,6 +10,8 @@ Solution: with a layout, the columns of a batch are allocated first, and each wo
 any other element it raises `LayoutMismatchError`, and the caller merges the batch by `stack`. That raises the error,
 unless the element is valid and only the layout differs, as with a dict whose keys are in another order.
 
+Planned sequences (`PlannedRows`) are filled only when they are written, straight into the columns.
+
 Any number of threads may write disjoint rows of the same columns. A large copy releases the GIL.
 """
 

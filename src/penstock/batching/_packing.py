@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
-from penstock._tree import is_array
+from penstock._tree import is_array, is_masked
 from penstock.batching._grouping import NOTE_ON_SUBSTITUTES, Long, PackingPlan
 from penstock.batching._joined import JoinedElements
 from penstock.batching._pack import Documents, How, JoinedDocuments, Rows, fill_rows, open_documents, padding_token
@@ -470,6 +470,11 @@ def _is_dict(value: object) -> TypeGuard[dict[Any, Any]]:
 
 
 def _array(value: object, what: str) -> NDArray[Any]:
+    if is_masked(value):
+        raise GraphError(
+            f"pack() takes no masked arrays; {what} is one. Fill it in .map, as in tokens.filled(0), or name other "
+            "leaves in meta=."
+        )
     if not is_array(value) or value.ndim != 1:
         remedy = _CONVERSIONS.get(type(value), "Convert it in .map")
         raise GraphError(

@@ -11,6 +11,10 @@ IN_ORDER: Final[Faults] = {
             *("end.chunk.afters[end.stop - 1]", "end.chunk.afters[end.stop - 2]"),
             STATES,
         ),
+        "pending: a batch begins at its chunk's first row": (
+            *("row = begin = self._chunks[0].first_row + self._first", "row = begin = self._chunks[0].first_row"),
+            "dataset/test_pack.py",
+        ),
     },
     "_streaming/_inputs.py": {
         "block input: the rest of a span begins without its step": (
