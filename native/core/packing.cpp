@@ -289,11 +289,19 @@ void number_segments(std::span<const RowPiece> pieces, std::int64_t capacity, st
     std::fill(row, end, 0);
 }
 
-void number_positions(std::span<const RowPiece> pieces, std::int64_t capacity, std::int32_t* row) noexcept {
+// `counted` is the longest piece whose tokens were numbered; to copy its numbers takes half the time of counting.
+void number_positions(std::span<const RowPiece> pieces, std::int64_t capacity, std::int32_t* row,
+                      std::span<const std::int32_t>& counted) noexcept {
     std::int32_t* const end = row + capacity;
     for (const RowPiece& piece : pieces) {
-        std::iota(row, row + piece.length, 0);
-        row += piece.length;
+        const auto length = static_cast<std::size_t>(piece.length);
+        if (length <= counted.size()) {
+            std::copy_n(counted.begin(), length, row);
+        } else {
+            std::iota(row, row + length, 0);
+            counted = {row, length};
+        }
+        row += length;
     }
     std::fill(row, end, 0);
 }
@@ -302,6 +310,7 @@ void number_positions(std::span<const RowPiece> pieces, std::int64_t capacity, s
 
 void fill_rows(std::span<const RowPiece> pieces, std::span<const std::int64_t> bounds, const PackedRows& out) {
     check(pieces, bounds, out.capacity);
+    std::span<const std::int32_t> counted;
     for (std::size_t row = 0; row + 1 < bounds.size(); ++row) {
         const auto own = pieces.subspan(static_cast<std::size_t>(bounds[row]),
                                         static_cast<std::size_t>(bounds[row + 1] - bounds[row]));
@@ -311,7 +320,7 @@ void fill_rows(std::span<const RowPiece> pieces, std::span<const std::int64_t> b
             number_segments(own, out.capacity, out.segment_ids + begin);
         }
         if (out.positions != nullptr) {
-            number_positions(own, out.capacity, out.positions + begin);
+            number_positions(own, out.capacity, out.positions + begin, counted);
         }
     }
 }

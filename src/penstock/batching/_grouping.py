@@ -265,6 +265,8 @@ def split_documents(lengths: Integers, capacity: int, *, long: Long = "split") -
     check_capacity(capacity)
     if long not in {"split", "drop"}:
         raise UsageError(f"long must be 'split' or 'drop'; got long={long!r}. Choose one of them.")
+    if sizes.size and sizes.min() > 0 and sizes.max() <= capacity:  # as most often: takes a fifth of the time
+        return Pieces(np.arange(len(sizes)), np.zeros_like(sizes), sizes)
     counts = np.where(sizes <= capacity, sizes > 0, -(-sizes // capacity) if long == "split" else 0).astype(np.int64)
     document, ordinal = _repeat(counts)
     offset = ordinal * capacity

@@ -435,7 +435,7 @@ def _check_rows(plan: PackingPlan, first: int, out: Rows) -> None:
             f"from {first} on; got dtype {tokens.dtype} and shape {tokens.shape}. Make it "
             "numpy.empty((rows, capacity), dtype)."
         )
-    for name, array in out._asdict().items():
+    for name, array in zip(Rows._fields, out, strict=True):
         if array is None:
             continue
         right = array is tokens or (array.dtype == np.int32 and array.dtype.isnative and array.shape == tokens.shape)

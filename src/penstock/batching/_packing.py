@@ -329,7 +329,7 @@ def _columns(form: Form, documents: Sequence[Element]) -> list[list[Any]]:
         GraphError: a document has other leaves.
     """
     if form.leaves == 0:
-        return [list(documents)]
+        return [documents if isinstance(documents, list) else list(documents)]
     try:
         are_dicts = all(issubclass(kind, dict) for kind in set(map(type, documents)))
         if are_dicts and set(map(len, documents)) <= {form.leaves}:
@@ -428,8 +428,8 @@ def _empty_rows(
     if not adds:
         return np.empty(shape, dtype), None, None
     memory = np.empty(2 * size + count * room * dtype.itemsize, np.uint8)
-    ids, positions = (memory[start : start + size].view(np.int32).reshape(shape) for start in (0, size))
-    return memory[2 * size :].view(dtype).reshape(shape), ids, positions
+    ids, positions = (np.ndarray(shape, np.int32, memory, start) for start in (0, size))
+    return np.ndarray(shape, dtype, memory, 2 * size), ids, positions
 
 
 def max_rows(packing: Packing, form: Form) -> int:
