@@ -122,6 +122,15 @@ class PackedDocuments:
         return f"packed {self.packing!r} {digest.hexdigest()}"
 
 
+class Form(NamedTuple):
+    """The properties that all documents of a dataset share."""
+
+    features: tuple[str, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    leaves: int
+    """The number of leaves, with the meta leaves; 0 for bare arrays."""
+
+
 class PlannedRows(Sequence[Element]):
     """Sequences of a plan, which are filled when they are first used, or straight into the rows of a batch.
 
@@ -136,7 +145,7 @@ class PlannedRows(Sequence[Element]):
     def __init__(
         self,
         packing: Packing,
-        form: "Form",
+        form: Form,
         plan: PackingPlan,
         documents: Sequence[Documents],
         elements: Sequence[Element],
@@ -167,25 +176,16 @@ class PlannedRows(Sequence[Element]):
         return made
 
     @property
-    def columns(self) -> "Columns | None":
+    def columns(self) -> Columns | None:
         """Arrays without rows, as those that the sequences can be filled into; None if they have other leaves, too."""
         return None if self._packing.meta else empty_columns(self._packing, self._form, 0)
 
-    def fill(self, columns: "Columns") -> None:
+    def fill(self, columns: Columns) -> None:
         """Write all sequences into the rows of columns."""
         self._fill(columns, 0)
 
-    def _fill(self, columns: "Columns", first: int) -> None:
+    def _fill(self, columns: Columns, first: int) -> None:
         fill_columns(self._packing, self._form, (self._plan, first), self._documents, columns)
-
-
-class Form(NamedTuple):
-    """The properties that all documents of a dataset share."""
-
-    features: tuple[str, ...]
-    dtypes: tuple[np.dtype[Any], ...]
-    leaves: int
-    """The number of leaves, with the meta leaves; 0 for bare arrays."""
 
 
 def form_of(packing: Packing, document: Element) -> Form:
