@@ -479,6 +479,7 @@ def _place(packing: Packing, lengths: Integers, consumed: int, held: _Open) -> _
     capacity = packing.capacity
     if consumed:
         check_enough(consumed, int(lengths[0].min()), "a document that is cut")
+        lengths = lengths.copy()
         lengths[0] -= consumed
     if packing.how == "best_fit":
         pieces = whole_pieces(lengths, capacity, packing.long)

@@ -188,7 +188,8 @@ class PackingPlan:
         counts = self.bounds[chosen + 1] - begins
         bounds = np.zeros(len(chosen) + 1, np.int64)
         counts.cumsum(out=bounds[1:])  # methods: a function of NumPy's takes longer than the work
-        return bounds, (begins - bounds[:-1]).repeat(counts) + np.arange(bounds[-1])
+        pieces: NDArray[np.int64] = np.arange(bounds[-1]) + (begins - bounds[:-1]).repeat(counts)
+        return bounds, pieces
 
     def by_piece(self) -> "PackingPlan":
         """Return the plan in which piece i is of document i.
@@ -244,7 +245,8 @@ class PackingPlan:
 def split_documents(lengths: Integers, capacity: int, *, long: Long = "split") -> Pieces:
     """Return the pieces of documents, none longer than `capacity`, in the documents' order.
 
-    A document of at most `capacity` tokens is one piece. An empty document has no piece.
+    A document of at most `capacity` tokens is one piece. An empty document has no piece. The lengths of pieces may be
+    the given array.
 
     Args:
         lengths: the lengths of the documents, in tokens, none negative.
