@@ -187,9 +187,8 @@ class PackingPlan:
         begins = self.bounds[chosen]
         counts = self.bounds[chosen + 1] - begins
         bounds = np.zeros(len(chosen) + 1, np.int64)
-        counts.cumsum(out=bounds[1:])  # methods: a function of NumPy's takes longer than the work
-        pieces: NDArray[np.int64] = np.arange(bounds[-1]) + (begins - bounds[:-1]).repeat(counts)
-        return bounds, pieces
+        counts.cumsum(out=bounds[1:])
+        return bounds, np.repeat(begins - bounds[:-1], counts) + np.arange(bounds[-1])
 
     def by_piece(self) -> "PackingPlan":
         """Return the plan in which piece i is of document i.
