@@ -188,7 +188,7 @@ class PackingPlan:
         counts = self.bounds[chosen + 1] - begins
         bounds = np.zeros(len(chosen) + 1, np.int64)
         counts.cumsum(out=bounds[1:])
-        return bounds, np.repeat(begins - bounds[:-1], counts) + np.arange(bounds[-1])
+        return bounds, np.repeat(begins - bounds[:-1], counts) + np.arange(int(bounds[-1]))
 
     def by_piece(self) -> "PackingPlan":
         """Return the plan in which piece i is of document i.
