@@ -2,7 +2,7 @@
 
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, overload
+from typing import Annotated, overload
 
 import numpy
 import numpy.typing
