@@ -885,3 +885,52 @@ def take_strings(
     """
     Set item `places[i]` of a list to the value of row `rows[i]`, for each i, and return how many are None. Rows `bounds[k]` to `bounds[k + 1]` are those of part k. Raises IndexError for a row or place that doesn't exist and for an offset outside of the content, and UnicodeDecodeError for a text that isn't UTF-8; items before it have been set.
     """
+
+class PackedStrings:
+    """
+    Texts or bytes in one block of memory, on their way to another process.
+    """
+
+    def __init__(self, count: int, is_text: bool) -> None:
+        """Make places for so many empty texts, or bytes."""
+
+    def __len__(self) -> int:
+        """Return the number of places."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether they are texts, not bytes."""
+
+    def take(
+        self,
+        parts: list[Strings],
+        bounds: numpy.typing.NDArray[numpy.int64],
+        rows: numpy.typing.NDArray[numpy.int64],
+        places: numpy.typing.NDArray[numpy.int64],
+    ) -> int:
+        """
+        Copy rows to places, as `take_strings` does, without the interpreter's lock. A null becomes an empty one, and texts may not be UTF-8, which `unpacked_texts` finds.
+        """
+
+    def pack(self, values: list[object]) -> bool:
+        """
+        Copy the items of a list, one to each place. Return False if one isn't exactly a str or bytes, or can't be UTF-8.
+        """
+
+    @property
+    def places(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """
+        The memory of the places, for `unpacked_texts` and `unpacked_bytes`; nothing may be added while it is used.
+        """
+
+    @property
+    def content(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """The memory of the content, likewise."""
+
+def unpacked_texts(places: object, content: object) -> list[str]:
+    """
+    Return the texts of a `PackedStrings`, from its memory. Raises IndexError for a place that is damaged, and UnicodeDecodeError for a text that isn't UTF-8.
+    """
+
+def unpacked_bytes(places: object, content: object) -> list[bytes]:
+    """Return the bytes of a `PackedStrings`, likewise."""

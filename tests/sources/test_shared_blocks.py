@@ -262,6 +262,34 @@ def arrow(folder: Path) -> Open:
     return partial(Arrow, folder / "a.arrow")
 
 
+def columns(folder: Path) -> Open:
+    """Row groups whose columns are all read at once."""
+    texts = [None if number % 7 == 3 else "é" * (number % 9) for number in range(100)]
+    table = pyarrow.table(
+        {
+            "text": texts,
+            "empty": [""] * 100,
+            "bytes": [b"\xff" * (number % 5) for number in range(100)],
+            "large": pyarrow.array(map(str, range(100)), pyarrow.large_string()),
+            "time": pyarrow.array(range(100), pyarrow.timestamp("us", "UTC")),
+            "pairs": pyarrow.array([[[n, 1], [2, 3]] for n in range(100)], _list_of(_list_of(pyarrow.int16()))),
+        }
+    )
+    parquet.write_table(table, folder / "a.parquet", row_group_size=10)
+    return partial(Parquet, folder / "a.parquet")
+
+
+def _list_of(kind: Any) -> Any:
+    return pyarrow.list_(kind, 2)
+
+
+def lists(folder: Path) -> Open:
+    """Row groups of which a column is read value by value."""
+    table = pyarrow.table({"text": [f"é{n}" for n in range(100)], "words": [["a"] * (n % 3) for n in range(100)]})
+    parquet.write_table(table, folder / "a.parquet", row_group_size=10)
+    return partial(Parquet, folder / "a.parquet")
+
+
 def hdf5(folder: Path) -> Open:
     """Chunks of numbers and texts."""
     h5py: Any = pytest.importorskip("h5py")
@@ -306,7 +334,7 @@ def files(folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("started_zarr")
-@pytest.mark.parametrize("make", [arrow, hdf5, zarr, mds, array_record, lerobot])
+@pytest.mark.parametrize("make", [columns, lists, arrow, hdf5, zarr, mds, array_record, lerobot])
 def test_copies_and_ranks_need_no_file_that_another_has_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Open]
 ) -> None:
@@ -329,6 +357,7 @@ def test_copies_and_ranks_need_no_file_that_another_has_decoded(
     changed = opened()
     shutil.rmtree(folder)
     assert_same([copy.read(keys), read_records(rank, keys)], [expected, expected])
+    assert_same([copy[key] for key in keys.tolist()], expected)
     if make is zarr:
         assert_same(read_records(changed, keys), [np.zeros_like(row) for row in expected])
     else:

@@ -293,6 +293,18 @@ def test_damaged_text_is_named() -> None:
     assert "key 1 of ArrowTable(2 rows of 'text')" in raised.value.__notes__[0]
 
 
+def test_damaged_text_of_a_process_is_named() -> None:
+    """The same where the consumer makes the texts of a worker process; the batches before it are delivered."""
+    offsets, content = np.arange(65, dtype=np.int32), b"a" * 49 + b"\xff" + b"a" * 14
+    text = pa.StringArray.from_buffers(64, pa.py_buffer(offsets), pa.py_buffer(content))
+    dataset = ps.read(pa.table({"text": text, "number": range(64)})).batch(4)
+    with ps.Loader(dataset, num_workers=1, workers="processes") as loader:
+        batches = iter(loader)
+        assert [next(batches)["number"][0] for _ in range(12)] == [*range(0, 48, 4)]
+        with pytest.raises(CorruptRecordError, match=r"row 49 isn't: .*can't decode byte 0xff"):
+            next(batches)
+
+
 def test_a_missing_pyarrow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of another library needs pyarrow; without it, the error has the command that installs it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)

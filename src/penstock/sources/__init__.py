@@ -26,6 +26,7 @@ from penstock.sources._range import Range as Range
 from penstock.sources._reading import RETRY_WAITS_SECONDS as RETRY_WAITS_SECONDS
 from penstock.sources._reading import checked as checked
 from penstock.sources._reading import fill_rows as fill_rows
+from penstock.sources._reading import fills_packed as fills_packed
 from penstock.sources._reading import is_read_singly as is_read_singly
 from penstock.sources._reading import is_transient as is_transient
 from penstock.sources._reading import read_record as read_record

@@ -32,11 +32,13 @@ from numpy.typing import DTypeLike, NDArray
 from penstock import _native
 from penstock._frozen import frozen
 from penstock._optional import need
+from penstock._packed_strings import PackedStrings
 from penstock._progress import Progress, counted
 from penstock._tree import is_array
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._mapped import RowTable
 from penstock.sources._source import Keys, Record, dicts_of
+from penstock.sources._takers import Numbers, Piece, Strings, Taker, arrays_of
 
 Module = Any  # pyarrow has no types
 Array = Any  # a pyarrow.Array
@@ -44,6 +46,7 @@ Value = Any  # of a record
 
 _BYTES_OF_A_VIEW: Final = 16  # four integers: length, prefix, number of the buffer, offset
 _INLINE_BYTES: Final = 12  # a text up to this length is in the view itself
+_UNUSED_BYTES: Final = 4096  # of buffers, that are no sign of a slice
 
 
 def need_arrow(module: str = "pyarrow") -> Module:
@@ -94,15 +97,57 @@ class ArrowRows:
         self._batches = [batch for batch in batches if batch.num_rows]
         self._names = tuple(names)
         self._style = style
-        self._ends = list(accumulate(batch.num_rows for batch in self._batches))
+        self._takers: list[Taker | None] | None = None  # None for a column that is read value by value
+        self._types: list[Array] | None = None
+        self._begin([batch.num_rows for batch in self._batches])
+
+    def _begin(self, counts: Sequence[int]) -> None:
+        self._ends = list(accumulate(counts))
         self._starts = [0, *self._ends]
         self._length: int = self._starts[-1]
-        self._made: list[_Columns | None] = [None] * len(self._batches)
-        self._takers: list[Taker | None] | None = None  # None for a column that is read value by value
+        self._made: list[_Columns | None] = [None] * len(counts)
 
-    def __reduce__(self) -> tuple[Callable[..., "ArrowRows"], tuple[Any, ...]]:
-        style = "PLAIN" if self._style is PLAIN else "NUMPY"
-        return _rows_of_stream, (_stream_of(self._batches), self._names, style)
+    def __getstate__(self) -> dict[str, Any]:
+        types = self._types_of_takers()
+        return {
+            "style": "PLAIN" if self._style is PLAIN else "NUMPY",
+            "names": self._names,
+            "counts": [batch.num_rows for batch in self._batches],
+            "types": types,
+            "content": _stream_of(self._batches) if types is None else self.takers(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._names, self._types = state["names"], state["types"]
+        self._style = {"PLAIN": PLAIN, "NUMPY": NUMPY}[state["style"]]
+        self._takers = None
+        if self._types is None:
+            self._batches = _batches_of(state["content"])
+        else:
+            self._takers = state["content"]
+        self._begin(state["counts"])
+
+    def _types_of_takers(self) -> list[Array] | None:
+        """Return the types of all columns; None if the memory of takers is not all of the batches, or more than that.
+
+        It is more if a batch is a slice. Types of other packages may be unknown in another process.
+        """
+        columns = [batch.column(name) for batch in self._batches for name in self._names]
+        types = [column.type for column in columns[: len(self._names)]]
+        if not columns or None in self.takers() or not all(map(can_fill_batches, types)):
+            return None
+        used_bytes = sum(batch.nbytes for batch in self._batches)
+        unused_bytes = sum(batch.get_total_buffer_size() for batch in self._batches) - used_bytes
+        is_sliced = any(column.offset for column in columns) or unused_bytes > max(used_bytes // 4, _UNUSED_BYTES)
+        return None if is_sliced else types
+
+    @cached_property
+    def _batches(self) -> list[Array]:
+        """The record batches that have rows; those of another process are made when something needs them."""
+        takers, types = cast("list[Taker]", self._takers), self._types or []
+        columns = [arrays_of(taker, kind) for taker, kind in zip(takers, types, strict=True)]
+        make = need_arrow().RecordBatch.from_arrays
+        return [make(list(arrays), names=self._names) for arrays in zip(*columns, strict=True)]
 
     @property
     def batches(self) -> Sequence[Array]:
@@ -239,11 +284,11 @@ class ChosenRows:
                     for values, value in zip(lists, part[row].values(), strict=True):
                         values[place] = value
 
-    def fill_into(self, targets: Sequence[NDArray[Any] | list[Value]]) -> None:
+    def fill_into(self, targets: Sequence[NDArray[Any] | list[Value] | PackedStrings]) -> None:
         """Write the values of each column into rows of a batch.
 
         Args:
-            targets: for each column an array, or a list if it has texts or bytes.
+            targets: for each column an array, or a list or packed strings if it has texts or bytes.
 
         Raises:
             UsageError: an array has another dtype or shape than the values, or a value is null.
@@ -253,7 +298,7 @@ class ChosenRows:
         """
         try:
             for column, (takers, target) in enumerate(zip(self._takers(), targets, strict=True)):
-                if not isinstance(target, list):
+                if isinstance(target, np.ndarray):
                     target[self.places] = _fitting(self._values(column, takers), target, self.names[column])
                 elif self._fill_list(column, takers, target):
                     _raise_null(self.names[column])
@@ -272,27 +317,29 @@ class ChosenRows:
     def _takers(self) -> "Iterator[_Takers]":
         return zip(*[part.takers() for part in self.parts], strict=True)
 
-    def _fill_list(self, column: int, takers: "_Takers", out: list[Value]) -> bool:
-        """Write the values of a column into a list.
+    def _fill_list(self, column: int, takers: "_Takers", out: list[Value] | PackedStrings) -> bool:
+        """Write the values of a column into a list, or into packed strings if they have offsets.
 
         Returns:
             Whether one is null.
         """
-        if set(map(type, takers)) == {_native.Strings}:
-            strings = cast("list[_native.Strings]", list(takers))
+        strings = cast("list[_native.Strings]", list(takers))
+        if isinstance(out, PackedStrings):
+            return out.take(strings, self.bounds, self.rows, self.places) > 0
+        if set(map(type, takers)) == {Strings}:
             return _native.take_strings(strings, self.bounds, self.rows, self.places, out) > 0
         values = self._values(column, takers)
         has_nulls = not is_array(values) and any(value is None for value in values)
         if is_array(values):
-            values = cast("_Numbers", takers[0]).listed(values)
+            values = cast("Numbers", takers[0]).listed(values)
         for place, value in zip(self.places.tolist(), values, strict=True):
             out[place] = value
         return has_nulls
 
     def _values(self, column: int, takers: "_Takers") -> NDArray[Any] | list[Value]:
         """Return the values of a column, as an array where all have one size."""
-        if set(map(type, takers)) == {_Numbers}:
-            numbers = cast("Sequence[_Numbers]", takers)
+        if set(map(type, takers)) == {Numbers}:
+            numbers = cast("Sequence[Numbers]", takers)
             found = numbers[0].empty(len(self.rows))
             if len(self.rows):
                 RowTable.gather_each([taker.table for taker in numbers], self.bounds, self.rows, found)
@@ -300,59 +347,24 @@ class ChosenRows:
         return [value for part, rows, _ in self._each() for value in part.values(column, rows)]
 
 
-class _Numbers:
-    """The numbers or times of a column without nulls in all batches, or lists of one length of them.
-
-    Args:
-        wholes: the values of each batch.
-        is_plain: whether values are Python's, not NumPy's.
-
-    Attributes:
-        table: their memory.
-    """
-
-    __slots__ = ("_is_plain", "_none", "table")
-
-    def __init__(self, wholes: Sequence[NDArray[Any]], *, is_plain: bool) -> None:
-        self._none = wholes[0][:0].copy()
-        self._is_plain = is_plain
-        size = wholes[0][0].nbytes
-        pieces = [whole.reshape(-1).view(np.uint8) for whole in wholes]
-        self.table = RowTable(pieces, row_bytes=size, stride_bytes=size)
-
-    def empty(self, rows: int) -> NDArray[Any]:
-        """Return an array for the values of some rows."""
-        return np.empty((rows, *self._none.shape[1:]), self._none.dtype)
-
-    def listed(self, values: NDArray[Any]) -> list[Value]:
-        """Return the values of some rows as those of records."""
-        if self._is_plain:
-            found: list[Value] = values.tolist()
-            return found
-        # A row of an array is a view, which would keep all rows, and share them with another record.
-        return list(values) if values.ndim == 1 else list(map(np.ndarray.copy, values))
-
-
-Taker = _native.Strings | _Numbers
-"""The values of a column in all batches, of which many are read at once: texts or bytes, or numbers."""
 _Takers = Sequence[Taker | None]
 """Those of a column, for each part."""
 
 
-def _strings_of(arrays: Sequence[Array]) -> _native.Strings | None:
+def _strings_of(arrays: Sequence[Array]) -> Strings | None:
     """Return the values of arrays of texts or bytes that have offsets; None for other arrays."""
     stored = list(map(_storage, arrays))
     kind = str(stored[0].type) if stored else ""
     if kind not in _OFFSET_STRINGS:
         return None
-    pieces: list[tuple[object, ...]] = [
+    pieces: list[Piece] = [
         (_offset_items(array), _content(array.buffers()[2]), _validity(array), array.offset if array.null_count else 0)
         for array in stored
     ]
-    return _native.Strings(pieces, kind.endswith("string"))
+    return Strings(pieces, is_text=kind.endswith("string"))
 
 
-def _numbers_of(arrays: Sequence[Array], style: Style) -> _Numbers | None:
+def _numbers_of(arrays: Sequence[Array], style: Style) -> Numbers | None:
     """Return the values of arrays of numbers or times without nulls; None for other arrays."""
     wholes: list[NDArray[Any]] = []
     for array in arrays:
@@ -360,7 +372,7 @@ def _numbers_of(arrays: Sequence[Array], style: Style) -> _Numbers | None:
         if whole is None or not whole[0].nbytes:
             return None
         wholes.append(whole)
-    return _Numbers(wholes, is_plain=style is PLAIN) if wholes else None
+    return Numbers(wholes, is_plain=style is PLAIN) if wholes else None
 
 
 def _storage(array: Array) -> Array:
@@ -407,9 +419,8 @@ def _write(batches: Sequence[Array], sink: Array) -> None:
             stream.write_batch(batch)
 
 
-def _rows_of_stream(content: Array | None, names: Sequence[str], style: str) -> ArrowRows:
-    batches = [] if content is None else list(need_arrow("pyarrow.ipc").open_stream(content))
-    return ArrowRows(batches, names, {"PLAIN": PLAIN, "NUMPY": NUMPY}[style])
+def _batches_of(stream: Array | None) -> list[Array]:
+    return [] if stream is None else list(need_arrow("pyarrow.ipc").open_stream(stream))
 
 
 def names_of(schema: Array, place: str) -> tuple[str, ...]:

@@ -111,6 +111,10 @@ class KeptBlocks(Generic[T]):
                     self._kept.move_to_end(block)
         return [None if known is None else known[0] for known in found]
 
+    def has(self, block: int) -> bool:
+        """Return whether a block is kept; a moment later it may be otherwise."""
+        return block in self._kept
+
     def in_turn(self, blocks: Sequence[int]) -> Iterator[int]:
         """Yield the indices of blocks in the order in which to open them: in theirs, but those that others decode last.
 

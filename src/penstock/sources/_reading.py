@@ -158,6 +158,11 @@ def fill_rows(source: Source, keys: Keys, out: Record) -> None:
         )
 
 
+def fills_packed(source: Source) -> bool:
+    """Return whether `read_into` of a source can fill `PackedStrings` in place of a list."""
+    return _is_own(source)
+
+
 class _RowSource(Protocol):
     """A source with `read_into`."""
 

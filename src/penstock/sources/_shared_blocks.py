@@ -11,9 +11,10 @@ processes decode it `n` times. Solution: one memory for each source. Processes g
 The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
 (`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their process, so a
 killed one leaves nothing locked:
-  - To look for a block, and to decode it if there is none, a process takes the first lock alone. Another process that
-    needs the block waits, and then finds it.
-  - To use a block, a process takes the second lock together with others, until the last array over it was dropped.
+  - To use a block, a process takes the second lock together with others, until the last array over it was dropped. It
+    takes the lock before it looks for the block, so that nobody frees what it finds.
+  - To decode a block, of which it has found none, a process takes the first lock alone. Another process that needs the
+    block waits, and then finds it.
   - To free a block, a process takes the lock of the table, and both of the block alone, without waiting for these.
 
 Two locks are needed: with one, a process that waits to decode would wait for the end of the other one's use.
@@ -52,7 +53,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -310,26 +311,44 @@ class _Memory:
                 self._end_use(self._contents.pop(self._dropped.popleft()))
             self._uses[block] += 1
         decoded: Opened[T] | None = None
-        is_kept = False
+        is_kept = is_awaited = False
         try:
-            self._wait_for(block, held)
-            if self._table[block, _SIZE] <= 0:
-                decoded = held.allowing(decode, block)
-                if decoded[1]:
-                    self._write(block, dump(decoded[0]), held)
-            is_kept = self._table.item(block, _SIZE) > 0
-            if is_kept:
-                self._set_lock(_USED, block, fcntl.F_RDLCK)
+            # With this lock nobody frees the block, so that one that is whole stays so.
+            is_kept = self._set_lock(_USED, block, fcntl.F_RDLCK, wait=False) and self._is_whole(block)
+            if not is_kept:
+                is_awaited = True
+                self._wait_for(block, held)
+                decoded = self._decoded(block, decode, held)
+                is_kept = self._is_whole(block)
+                if is_kept:
+                    self._set_lock(_USED, block, fcntl.F_RDLCK)
         finally:
-            with self._lock:
-                self._set_lock(_DECODED, block, fcntl.F_UNLCK)
-                if not is_kept:
-                    self._end_use(block)
+            if is_awaited or not is_kept:
+                with self._lock:
+                    self._set_lock(_DECODED, block, fcntl.F_UNLCK)
+                    if not is_kept:
+                        self._end_use(block)
         return decoded if decoded is not None and not is_kept else self._loaded(block)
+
+    def _decoded(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T] | None:
+        """Decode and write a block that this process has locked.
+
+        Returns:
+            The block; None if another process has written it meanwhile.
+        """
+        if self._is_whole(block):
+            return None
+        decoded = held.allowing(decode, block)
+        if decoded[1]:
+            self._write(block, dump(decoded[0]), held)
+        return decoded
+
+    def _is_whole(self, block: int) -> bool:
+        return self._table.item(block, _SIZE) > 0
 
     def is_being_decoded(self, block: int) -> bool:
         """Return whether another process decodes a block, which isn't there yet."""
-        return self._table.item(block, _SIZE) <= 0 and self._is_locked(_DECODED, block)
+        return not self._is_whole(block) and self._is_locked(_DECODED, block)
 
     def _loaded(self, block: int) -> Opened[Any]:
         self._table[block, _OPENED] = time.monotonic_ns()
@@ -375,8 +394,8 @@ class _Memory:
         Returns:
             Whether the block has the place of one of them.
         """
-        rooms: NDArray[np.int64] = _room(np.abs(self._table[:, _SIZE]))
-        excess = int(rooms.sum()) + _room(size) - self._bound_bytes * self._joined_ranks()
+        room, rooms = _room(size), _rooms(np.abs(self._table[:, _SIZE]))
+        excess = int(rooms.sum()) + room - self._bound_bytes * self._joined_ranks()
         kept = np.flatnonzero(rooms) if excess > 0 else np.empty(0, np.int64)
         has_place = False
         for other in kept[np.argsort(self._table[kept, _OPENED])].tolist():
@@ -389,7 +408,7 @@ class _Memory:
                     continue
                 excess -= rooms.item(other)
                 # Where the process of a block was killed, another one may have the same place.
-                if not has_place and rooms.item(other) == _room(size) and self._table[other, _SIZE] > 0:
+                if not has_place and rooms.item(other) == room and self._table[other, _SIZE] > 0:
                     self._replace(other, block, size)
                     has_place = True
                 else:
@@ -437,7 +456,7 @@ class _Memory:
         kept = np.flatnonzero(self._table[:, _SIZE])
         begins: NDArray[np.int64] = self._table[kept, _OFFSET]
         sizes: NDArray[np.int64] = np.abs(self._table[kept, _SIZE])
-        ends = begins + _room(sizes)
+        ends = begins + _rooms(sizes)
         starts = np.sort(np.append(ends, self._begin_bytes))
         holes = np.flatnonzero(np.sort(np.append(begins, len(self._map))) - starts >= size)
         return starts.item(holes[0]) if len(holes) else None
@@ -514,12 +533,14 @@ def _whole_pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-@overload
-def _room(size: int) -> int: ...
-@overload
-def _room(size: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def _room(size: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
-    """Return the bytes that blocks of some sizes get: up to a sixteenth more, so that one fits in another's place."""
-    step = np.maximum(mmap.PAGESIZE, 1 << np.maximum(np.frexp(size)[1] - 5, 0).astype(np.int64))
-    rooms: NDArray[np.int64] = -(-size // step) * step
-    return rooms if isinstance(size, np.ndarray) else int(rooms)
+def _room(size: int) -> int:
+    """Return the bytes that a block of some size gets: up to a sixteenth more, so that one fits in another's place."""
+    step = max(mmap.PAGESIZE, 1 << max(size.bit_length() - 5, 0))
+    return -(-size // step) * step
+
+
+def _rooms(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `_room` of each of some sizes."""
+    steps = np.maximum(mmap.PAGESIZE, 1 << np.maximum(np.frexp(sizes)[1] - 5, 0).astype(np.int64))
+    rooms: NDArray[np.int64] = -(-sizes // steps) * steps
+    return rooms

@@ -143,7 +143,7 @@ class TableFiles:
             chosen.fill_into(targets)
 
     def _chosen(self, keys: Keys) -> Iterator[ChosenRows]:
-        """Yield the rows of keys: those of the kept blocks together, and then those of each other block.
+        """Yield the rows of keys: those of the kept blocks together, and then those of as many others as can be kept.
 
         In the order of the keys, blocks that are decoded now would displace kept ones that are still to be read.
         """
@@ -174,12 +174,21 @@ class TableFiles:
             yield ChosenRows(self._names, parts, kept_bounds, rows[mask], order[mask])
             del parts
         missing: list[int] = np.flatnonzero(~is_kept).tolist()
+        opened: list[tuple[int, ArrowRows]] = []
         for turn in self._kept.in_turn([numbers[place] for place in missing]):
-            place = missing[turn]
-            begin, end = bounds[place : place + 2].tolist()
-            part = self._rows(numbers[place])
-            yield ChosenRows(self._names, [part], np.array([0, end - begin]), rows[begin:end], order[begin:end])
-            del part
+            opened.append((missing[turn], self._rows(numbers[missing[turn]])))
+            if not self._kept.has(numbers[opened[0][0]]):  # with the next ones, there would be more than are kept
+                yield self._together(opened, bounds, rows, order)
+                opened.clear()
+        if opened:
+            yield self._together(opened, bounds, rows, order)
+
+    def _together(self, parts: list[tuple[int, ArrowRows]], bounds: Keys, rows: Keys, order: Keys) -> ChosenRows:
+        """Return the rows of some blocks of a read, each given with its number among those of the read."""
+        spans = [slice(*bounds[place : place + 2].tolist()) for place, _ in parts]
+        ends = np.cumsum([0, *(span.stop - span.start for span in spans)])
+        chosen = [np.concatenate([keys[span] for span in spans]) for keys in (rows, order)]
+        return ChosenRows(self._names, [part for _, part in parts], ends, *chosen)
 
     def lengths(self, column: str) -> NDArray[np.int64]:
         """Return the length of a column's value in every row, for `pack` and `bucket`; other columns aren't read.
