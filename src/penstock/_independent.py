@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeGuard, 
 import numpy as np
 
 from penstock._caught import Caught
+from penstock._packed_strings import PackedStrings
 from penstock._strides import copied_with_strides
 from penstock._tensors import copied_tensor, is_tensor, tensor_layout, tensor_type
 from penstock._tree import IMMUTABLE, Element, map_leaves
@@ -283,7 +284,7 @@ def _holds_none(leaf: Part) -> bool:
         return not leaf.dtype.hasobject
     if type(leaf) is list or type(leaf) is tuple:
         return IMMUTABLE.issuperset(map(type, cast("Sequence[object]", leaf)))
-    return is_tensor(leaf) and not _attributes(leaf)
+    return type(leaf) is PackedStrings or (is_tensor(leaf) and not _attributes(leaf))
 
 
 def _quick_buffers(element: object) -> list[Any] | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock._graph import Context, Element, Read, read_into
 from penstock._memory import Lease, Region
+from penstock._packed_strings import PackedStrings, packed
 from penstock._plan import Batches, Plan
 from penstock._runtime._batches import (
     Merger,
@@ -44,8 +45,9 @@ from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves, runs_code
-from penstock.batching import Column, Layout, LayoutMismatchError, LeafSpec, Stack, copied, layout_of
+from penstock.batching import Column, Layout, LayoutMismatchError, Stack, copied, layout_of
 from penstock.errors import InternalError, UsageError
+from penstock.sources import fills_packed
 
 _PLACES_BYTES: Final = 8192  # more than what is sent of the batches of a job, beside their arrays
 
@@ -114,9 +116,8 @@ class BatchWork(Work):
             memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
         if makes_batches and layout is None:  # no other process has the rows
             memory_bytes = int(rows * learned.batch_row_bytes) + _PLACES_BYTES
-        kinds = () if layout is None or makes_batches else layout.kinds
         # Leaves that are texts, which can't be written into shared memory.
-        self._lists = [number for number, kind in enumerate(kinds) if shared and not isinstance(kind, LeafSpec | None)]
+        self._lists = layout.lists if layout is not None and shared and not makes_batches else []
         shape = Shape(
             self._bounds,
             _whole_batches(cut.rows, self._bounds) if makes_batches else cut.bounds(rows, self.places),
@@ -168,10 +169,21 @@ class BatchWork(Work):
         elif self.layout is None:
             results += evaluate_rows(self._program, self._spans(start, stop), context)
             self._learn(results)
-        else:
+        elif not self._lists:
             self._fill(self._columns, start, range(start, stop), context)
-            if self._lists:
-                results.append((start, [self._columns[number][start:stop] for number in self._lists]))
+        else:
+            columns = self._part(start, stop)
+            self._fill(columns, 0, range(start, stop), context)
+            results.append((start, [packed(columns[number]) for number in self._lists]))
+
+    def _part(self, start: int, stop: int) -> list[Any]:
+        """Return the columns of some of the job's rows in a process; those of texts are new, and packed if possible."""
+        layout, read = self.layout, self._program.direct
+        columns = [None if column is None else column[start:stop] for column in self._columns]
+        if layout is not None and read is not None and can_be_direct(layout) and fills_packed(read.source):
+            for number in self._lists:
+                columns[number] = PackedStrings(stop - start, layout.kinds[number] is str)
+        return columns
 
     def _fill(self, columns: list[Any], at: int, rows: range, context: Context) -> None:
         """Write some of the job's rows into columns, from the column's row `at` on."""
@@ -183,10 +195,10 @@ class BatchWork(Work):
                 elements = evaluate_rows(self._program, spans, context, late=True)
                 write_evaluated(self._program, elements, layout, columns, at, context)
                 return
-            parts = [column[at : at + len(rows)] for column in columns]
+            parts = [column if len(column) == len(rows) else column[at : at + len(rows)] for column in columns]
             self._read_into(read, layout.batch(parts), spans, context)
             for column, part in zip(columns, parts, strict=True):
-                if isinstance(column, list):  # whose part is a copy
+                if part is not column and isinstance(column, list):  # whose part is a copy
                     column[at : at + len(rows)] = part
         except LayoutMismatchError:
             self._learned.is_irregular = True
@@ -287,7 +299,7 @@ class BatchWork(Work):
         has_mask = step is not None and step.value.mask is not None
         if self.shape.has_merge or self._makes_batches or self.layout is None or step is None or has_mask:
             return None
-        if not all(isinstance(kind, LeafSpec | None) for kind in self.layout.kinds):
+        if self.layout.lists:
             return None
         if runs_code(self.layout.structure):  # for each batch, not for all rows
             return None

@@ -314,7 +314,7 @@ class ProcessScheduler(Scheduler):
         number, client, job = armed
         copied_bytes = sys.maxsize if client.plan.copy else COPIED_BYTES
         if lease is None:
-            job.parts = [] if spill is None else parts_of(self._job_table, slot, job.blocks, spill)
+            self._take_sent(slot, client, job, spill)
             return
         needed = self._job_table.needed(slot)
         if job.has_merge:
@@ -329,6 +329,16 @@ class ProcessScheduler(Scheduler):
         client.region_pool.use(number, used_bytes)
         units = max(job.work.shape.memory_units, 1)
         client.learned.took_memory(needed / units, used_bytes / units, is_merged=job.has_merge)
+
+    def _take_sent(self, slot: int, client: Client, job: Job[Work], spill: Region | None) -> None:
+        """Take the results that aren't in leased memory: of rows that are there only texts, or whole elements."""
+        if spill is None:
+            return
+        has_rows = job.work.shape.row_bytes > 0
+        job.parts = parts_of(self._job_table, slot, job.blocks, spill, 0 if has_rows else sys.maxsize)
+        if has_rows:
+            bytes_each = self._job_table.needed(slot) / max(job.work.shape.memory_units, 1)
+            client.learned.took_memory(bytes_each, bytes_each, is_merged=False)
 
     def _at_work(self) -> list[AtWork]:
         found: list[AtWork] = []

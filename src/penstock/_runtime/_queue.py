@@ -207,6 +207,8 @@ class Cutter(JobCutter[BatchJob]):
         layout = self._learned.layout
         seconds = self._learned.row_seconds
         row_bytes = 0.0 if layout is None else layout.row_bytes
+        if layout is not None and layout.lists:
+            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
         merge_seconds: float | None = 0.0
         # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them,
         # unless it is the user's.

@@ -6,7 +6,7 @@ the consumer makes arrays over these places. Consecutive batches of one form, wh
 places follow each other, so that one tuple is sent for all of them.
 
 That is for batches that are an array, or a dict, list or tuple of arrays; tensors of torch on the host count as arrays.
-Others travel as pickles.
+Others travel as pickles, in which lists of texts are packed.
 """
 
 import pickle
@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 
 from penstock._graph import Element
 from penstock._memory import Lease, Region, aligned
+from penstock._packed_strings import PackedStrings, is_list, packed
 from penstock._runtime._room import Room
 from penstock._strides import copied_rows
 from penstock._tensors import array_of, dtype_name, is_tensor, memory_order, tensors_over
+from penstock._tree import IMMUTABLE
 
 _KINDS: Final = "biufc"
+_PACKED: Final = IMMUTABLE | {PackedStrings}
 _Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 
@@ -218,7 +221,7 @@ class RunWriter(Generic[AnyRun]):
         arrays = _arrays(batch)
         writer = None if arrays is None else _Writer(batch, arrays, self._room)
         if writer is None or not writer.write(batch, left):
-            self._runs.append(self._other(batch))
+            self._runs.append(self._other(_with_packed(batch)))
         else:
             self._writer = writer
 
@@ -240,6 +243,31 @@ def send(batches: Iterable[Element], count: int, room: Room) -> list[SentRun]:
     for _ in range(count):
         writer.add(next(made))
     return writer.sent()
+
+
+def _with_packed(batch: Element) -> Element:
+    """Return a batch with its lists of texts or bytes packed, or the batch itself.
+
+    An object that can be changed may be in it twice, which the pickle has to keep: so all else must be arrays or leaves
+    that can't be changed.
+    """
+    whole = packed(batch)
+    if whole is not batch:
+        return whole
+    leaves = _leaves(batch)
+    made = list(map(packed, leaves))
+    lists = list(map(id, filter(is_list, leaves)))
+    if not lists or len(set(lists)) < len(lists) or not all(map(_holds_none, made)):
+        return batch
+    container, keys = _container(batch), _keys(batch)
+    if container is dict:
+        return dict(zip(keys, made, strict=True))
+    return tuple(made) if container is tuple else made
+
+
+def _holds_none(leaf: object) -> bool:
+    """Return whether a leaf holds no objects that can be changed."""
+    return type(leaf) in _PACKED or (type(leaf) is np.ndarray and not leaf.dtype.hasobject)
 
 
 def is_written_in_place(batch: object) -> bool:

@@ -75,6 +75,11 @@ class Layout:
             math.prod(kind.shape) * kind.dtype.itemsize if isinstance(kind, LeafSpec) else None for kind in self.kinds
         )
 
+    @functools.cached_property
+    def lists(self) -> list[int]:
+        """The numbers of the leaves whose columns are lists, of texts or bytes."""
+        return [number for number, kind in enumerate(self.kinds) if not isinstance(kind, LeafSpec | None)]
+
     def leaf_offsets(self, rows: int) -> tuple[tuple[int | None, ...], int]:
         """Return the offset in bytes of each leaf's column of `rows` rows in one block of memory, and the block's size.
 

@@ -35,6 +35,52 @@ def named_large_row(number: int) -> dict[str, Any]:
     return {"image": large_row(number), "name": f"record {number}"}
 
 
+TEXTS: tuple[Callable[[int], str | bytes], ...] = (
+    lambda number: "" if number % 3 else "a",
+    lambda number: "naïve Ж 漢 😀"[number % 5 :] * (number % 40),
+    lambda number: f"\0{number}\0",
+    lambda number: "x" * (number % 7) * 10_000,
+    lambda number: "\ud800" if number % 5 == 0 else "a",  # not in UTF-8
+    lambda number: np.str_(f"{number}\0"),
+    lambda number: b"" if number % 2 else b"\xff\0" * number,
+)
+
+
+def texts(number: int) -> dict[str, Any]:
+    """Return a number with texts of all kinds."""
+    return {"number": number, **{f"{at}": text(number) for at, text in enumerate(TEXTS)}}
+
+
+_SAME = tuple(f"label {number}" for number in range(3))
+
+
+def labelled(number: int) -> dict[str, Any]:
+    """Return one of three texts, and a number."""
+    return {"label": _SAME[number % 3], "number": number}
+
+
+def lists_of_texts(batch: dict[str, Any]) -> object:
+    """Return texts of a batch in various containers, of which some hold a list twice."""
+    words, others = batch["0"], batch["1"]
+    first = int(batch["number"][0])
+    kinds: list[object] = [
+        {"words": words, "numbers": batch["number"]},
+        (words, others),
+        [words, batch["6"], None, 3],
+        words,
+        {"one": words, "other": words},
+        {"words": words, "inside": (words, [others])},
+        {"words": [*words, 3], "array": np.array([words], object)},
+        {"none": [], "numbers": batch["number"]},
+    ]
+    return kinds[first // 16 % len(kinds)]
+
+
+def long_text(number: int) -> dict[str, Any]:
+    """Return a long text with a number."""
+    return {"text": f"{number}".ljust(100_000), "number": number}
+
+
 def slow(number: int) -> int:
     """Return the argument after a millisecond."""
     threading.Event().wait(0.001)

@@ -3,7 +3,7 @@
 import os
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.testing import assert_same
 from tests.constants import SetConstant
 from tests.dataset.functions import same
 from tests.equivalence.definition import digest, digests
@@ -186,6 +187,46 @@ def test_texts_hold_no_array_back_from_its_row() -> None:
             assert batch["image"][:, 0].tolist() == [row % 251 for row in rows]
             most = max(most, shared_bytes()) if number >= 2 * PREFETCH else 0
     assert 0 < most < (PREFETCH + 1) * BATCH_BYTES * 1.1
+
+
+@pytest.mark.parametrize("above", [None, same, functions.lists_of_texts])
+def test_texts_arrive_as_they_were(above: Callable[[Any], Any] | None) -> None:
+    """Texts and bytes of all kinds, in lists of several containers; a list that a batch has twice stays one."""
+    batches = ps.range(16 * 24).map(functions.texts).batch(16)
+    dataset = batches if above is None else batches.map(above)
+    with processes(dataset) as loader:
+        for _ in range(2):  # the layout of rows is known from the first batches on
+            for number, found in enumerate(loader):
+                expected = dataset[number]
+                assert_same(found, expected)
+                assert _twice(found) == _twice(expected)
+
+
+def _twice(batch: Any) -> bool:
+    """Return whether a batch has one list twice."""
+    if isinstance(batch, dict) and "inside" in batch:
+        return batch["words"] is batch["inside"][0]
+    return isinstance(batch, dict) and "other" in batch and batch["one"] is batch["other"]
+
+
+def test_a_text_of_several_rows_is_few_objects() -> None:
+    """One for each block, as in the process that returned it: a few names of labels take no memory in each row."""
+    with processes(ps.range(8 * 256).map(functions.labelled).batch(256), 1) as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert batch["label"] == [f"label {number % 3}" for number in batch["number"]]
+                assert len(set(map(id, batch["label"]))) < 32
+
+
+def test_jobs_of_texts_are_bounded_by_their_bytes() -> None:
+    """Workers compute about as many bytes of texts ahead as of arrays, however few bytes the rows have beside them."""
+    ahead: list[int] = []
+    with processes(ps.range(4 * 240).map(functions.long_text).batch(4)) as loader:
+        list(loader)  # the bytes are known
+        for number, batch in enumerate(loader):
+            assert batch["number"][0] == 4 * number
+            ahead.append(shared_bytes())
+    assert max(ahead) < 32_000_000
 
 
 def test_batches_that_do_not_fit_get_more_room(set_constant: SetConstant) -> None:
