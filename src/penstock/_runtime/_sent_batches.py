@@ -9,6 +9,7 @@ That is for batches that are an array, or a dict, list or tuple of arrays; tenso
 Others travel as pickles, in which lists of texts are packed.
 """
 
+import operator
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ from penstock._tree import IMMUTABLE
 
 _KINDS: Final = "biufc"
 _PACKED: Final = IMMUTABLE | {PackedStrings}
+_REGISTERED: Final = 2  # `isbuiltin` of the dtypes that other packages add to NumPy
 _Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 
@@ -123,6 +125,7 @@ class _Writer:
         self._form = _form(batch, arrays)
         self._type: type[object] = type(batch)
         self._kinds = list(map(_kind, _leaves(batch), arrays))
+        self._may_repeat = len(set(self._kinds)) < len(self._kinds)  # leaves of different kinds aren't one object
         _, self._shape, self._dtype, self._strides = self._kinds[0]
         # Not a bound method: it would refer to this object, and the memory would stay mapped until Python's collector.
         self._write = _Writer._write_array if self._type is np.ndarray else _Writer._write_leaves
@@ -135,8 +138,7 @@ class _Writer:
         return self._write(self, batch, left)
 
     def _write_array(self, batch: Element, left: int) -> bool:
-        # NumPy has one object for each plain dtype; an equal one is found by `_arrays`.
-        if type(batch) is not np.ndarray or batch.dtype is not self._dtype or batch.shape != self._shape:
+        if type(batch) is not np.ndarray or not _are_equal(batch.dtype, self._dtype) or batch.shape != self._shape:
             return False
         if batch.strides != self._strides or not batch.flags.writeable:
             return False
@@ -149,32 +151,38 @@ class _Writer:
         return True
 
     def _write_leaves(self, batch: Element, left: int) -> bool:
-        if type(batch) is not self._type:
+        if type(batch) is not self._type or not self._has_keys(batch):
             return False
-        leaves = _leaves(batch)
-        if _repeats(leaves) or _keys(batch) != self._form.keys or not _has_names(batch):
-            return False
-        arrays = self._fitting(leaves)
+        arrays = self._fitting(_leaves(batch))
         if arrays is None:
             return False
-        if self._count == self._most:
+        number = self._count
+        if number == self._most:
             self._reserve(left)
+            number = self._count
         for column, array in zip(self._columns, arrays, strict=True):
-            column[self._count] = array
-        self._count += 1
+            column[number] = array
+        self._count = number + 1
         return True
+
+    def _has_keys(self, batch: Element) -> bool:
+        """Return whether a batch of as many leaves has the form's keys, which are nearly always the same objects."""
+        keys = self._form.keys
+        if self._type is not dict or all(map(operator.is_, cast("dict[object, object]", batch), keys)):
+            return True
+        return _keys(batch) == keys and _has_names(batch)
 
     def _fitting(self, leaves: Sequence[Any]) -> _Arrays | None:
         """Return the arrays of leaves that fit the form; None if one doesn't."""
-        if len(leaves) != len(self._kinds):
+        if len(leaves) != len(self._kinds) or (self._may_repeat and _repeats(leaves)):
             return None
         arrays: list[NDArray[Any]] = []
         for leaf, (kind, shape, dtype, strides) in zip(leaves, self._kinds, strict=True):
             given: Any = leaf
-            if type(leaf) is not kind or given.dtype is not dtype or given.shape != shape:
+            if type(leaf) is not kind or not _are_equal(given.dtype, dtype):
                 return None
             array: NDArray[Any] | None = given if kind is np.ndarray else array_of(given)
-            if array is None or array.strides != strides or not array.flags.writeable:
+            if array is None or array.shape != shape or array.strides != strides or not array.flags.writeable:
                 return None
             arrays.append(array)
         return arrays
@@ -317,11 +325,14 @@ def _repeats(leaves: Sequence[Any]) -> bool:
 
 def is_plain(array: NDArray[Any]) -> bool:
     """Return whether nothing but gaps is lost if only the array's shape, dtype, strides and bytes are sent."""
-    dtype = array.dtype
-    # Another package's dtype may have the text of one of NumPy's.
-    if dtype.kind not in _KINDS or dtype.isbuiltin != 1 or not dtype.isnative or dtype.metadata is not None:
+    return _is_plain_dtype(array.dtype) and array.ndim > 0 and array.flags.writeable
+
+
+def _is_plain_dtype(dtype: np.dtype[Any]) -> bool:
+    """Return whether nothing of a dtype is lost if only its text is sent; to NumPy, none from a pickle is builtin."""
+    if dtype.kind not in _KINDS or not dtype.isnative or dtype.names is not None or dtype.metadata is not None:
         return False
-    return array.ndim > 0 and array.flags.writeable
+    return dtype.isbuiltin != _REGISTERED  # another package's may have the text of one of NumPy's
 
 
 def _form(batch: Element, arrays: _Arrays) -> _Form:
@@ -353,6 +364,11 @@ def _kind(leaf: object, array: NDArray[Any]) -> tuple[type[object], tuple[int, .
     """Return the type, the shape and the dtype of an array or tensor, and the strides of its array, in bytes."""
     given: Any = leaf
     return type(leaf), given.shape, given.dtype, array.strides
+
+
+def _are_equal(dtype: object, other: object) -> bool:
+    """Return whether a dtype is another one or, since each pickle of one makes another object, equal and plain."""
+    return dtype is other or (isinstance(dtype, np.dtype) and dtype == other and _is_plain_dtype(cast("Any", dtype)))
 
 
 def _keys(batch: object) -> tuple[object, ...]:

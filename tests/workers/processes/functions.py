@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -377,7 +378,22 @@ BATCHES: list[Callable[[NDArray[Any]], Any]] = [
     lambda batch: batch.astype(">i4"),
     lambda batch: {"rows": batch.tolist(), "none": None},
     lambda batch: batch > 3,
+    lambda batch: batch.astype(_of_pickle(np.float32) if batch[0] % 8 else np.float32),
+    lambda batch: [batch.astype(_of_pickle(np.int16)), batch.astype(np.dtype("i4", metadata={"turn": batch[0] % 8}))],
+    lambda batch: {"halves": batch.astype(np.int32).view(HALVES) if batch[0] % 8 else batch.astype(np.int32)},
+    lambda batch: {(np.str_ if batch[0] % 8 else str)("key"): batch, "another {}".format("key"): batch + 1},
 ]
+HALVES = np.dtype((np.int32, {"low": (np.int16, 0), "high": (np.int16, 2)}))
+
+
+def _of_pickle(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype from a pickle, which is an object of its own."""
+    return pickle.loads(pickle.dumps(np.dtype(dtype)))
+
+
+def every_second(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return every second column of each array; between them are gaps."""
+    return {name: array[:, ::2] for name, array in batch.items()}
 
 
 def batch_of_a_kind(batch: NDArray[Any]) -> Any:

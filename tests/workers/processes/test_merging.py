@@ -102,6 +102,13 @@ def test_batches_arrive_as_functions_returned_them(rows: str, num_workers: int) 
             assert [described(batch) for batch in loader] == [described(batch) for batch in inline]
 
 
+def test_batches_of_dtypes_from_pickles_are_written_in_place() -> None:
+    """Those of a known layout are, which worker processes get as a pickle; a batch in place has no gaps."""
+    dataset = ps.read({"x": np.ones((400, 8), np.float32), "y": np.ones((400, 8), int)}).batch(4)
+    with processes(dataset.map(functions.every_second)) as loader:
+        assert all(array.flags.c_contiguous for batch in loader for array in batch.values())
+
+
 @pytest.mark.parametrize("copy", [False, True])
 def test_batches_of_threads_are_as_functions_returned_them(*, copy: bool) -> None:
     """Also where small arrays are copied out of the memory of other batches, so that they don't keep it."""
@@ -128,7 +135,8 @@ def test_functions_keep_batches_that_a_block_has_read(size: int) -> None:
 def described(batch: Any) -> Any:
     """Return the digest of a batch, and what it doesn't show of the arrays."""
     leaves = leaves_of(batch)
-    return digest(batch), [(leaf.flags.writeable, leaf.flags.fnc) for leaf in leaves], len(set(map(id, leaves)))
+    arrays = [(leaf.flags.writeable, leaf.flags.fnc, leaf.dtype.names, leaf.dtype.metadata) for leaf in leaves]
+    return digest(batch), arrays, len(set(map(id, leaves))), [*map(type, batch)] if is_dict(batch) else []
 
 
 def leaves_of(batch: Any) -> list[Any]:
