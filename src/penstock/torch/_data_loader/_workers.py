@@ -54,7 +54,6 @@ from penstock.torch._data_loader._worker_process import WorkerProcess
 _NOTHING: Final = object()  # the sampler's end
 _SMALL_BATCHES_BYTES: Final = 16_000_000  # while all batches take less, more than `prefetch_factor` are loaded ahead
 _SMALL_JOB_SECONDS: Final = 0.004  # work of a job of several batches: making and taking a job takes 0.2 ms
-_SHARED_JOB_BYTES: Final = 1_000_000  # of a job of several batches: they share memory, and a kept batch keeps all
 
 
 class JobRules:
@@ -345,7 +344,7 @@ class Workers:
         self._timeout: float = given.timeout
         all_bytes = min(_SMALL_BATCHES_BYTES, memory or _SMALL_BATCHES_BYTES)
         if not self._timeout:  # a batch must not wait for a slower one in its job
-            rules.most_bytes = min(_SHARED_JOB_BYTES, all_bytes // (most + 2))
+            rules.most_bytes = all_bytes // (most + 2)
         self._is_ordered: bool = given.in_order
         self._has_init: bool = given.worker_init_fn is not None
         method = _start_method(given.multiprocessing_context)
