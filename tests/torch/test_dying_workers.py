@@ -20,7 +20,7 @@ from penstock.errors import UsageError, WorkerError
 from penstock.torch import DataLoader
 from tests.equivalence.decisions import random_decisions
 from tests.torch.conformance.datasets import Drawing, Failing, Made, Numbers
-from tests.torch.conformance.outcome import described, going_on
+from tests.torch.conformance.outcome import Raised, described, going_on
 from tests.torch.conformance.untyped import torch
 from tests.workers.processes.shared_memory import shared_bytes
 
@@ -45,6 +45,37 @@ def test_items_draw_the_same_in_any_worker() -> None:
     for epochs in (one, kept):
         draws = [number for epoch in epochs for batch in epoch for column in batch[1:] for number in column.ravel()]
         assert len({float(number) for number in draws}) == 2 * 24 * 4
+
+
+class DrawingAtOnce(Drawing):
+    """Draws for whole batches, and raises for a share of them."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(240)
+        self.share = share
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        drawn = self[len(indices)]
+        if drawn[1] < self.share:
+            raise ValueError(f"{drawn[1]} is low")
+        return drawn
+
+
+def collated_with_draws(batch: Any) -> Any:
+    """Return a batch, and what a collate function draws."""
+    return batch, random.random(), float(np.random.rand()), torch.rand(2)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_whole_batches_draw_the_same_in_any_worker(share: float) -> None:
+    """So do collate functions, and a batch that raises by what it draws does so in any worker."""
+    found: list[Any] = []
+    for workers in (1, 2):
+        torch.manual_seed(1)
+        loader = DataLoader(DrawingAtOnce(share), batch_size=4, num_workers=workers, collate_fn=collated_with_draws)
+        found.append(going_on(iter(loader)))
+    assert described(found[0]) == described(found[1])
+    assert abs(sum(isinstance(each, Raised) for each in found[0]) - 60 * share) < 15
 
 
 class DyingOnce(Drawing):

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock._runtime._runtime import Runtime as Runtime
     from penstock._runtime._scheduler import Client as Client
     from penstock._runtime._scheduler import Scheduler as Scheduler
-    from penstock._runtime._sent_batches import is_written_in_place as is_written_in_place
     from penstock._runtime._streams import EndOfEpoch as EndOfEpoch
     from penstock._runtime._streams import Stream as Stream
 else:
@@ -77,7 +76,6 @@ else:
         chosen="penstock._runtime._autotune",
         describe_step="penstock._runtime._failing_work",
         is_logged="penstock._runtime._recorder",
-        is_written_in_place="penstock._runtime._sent_batches",
         units_per_job="penstock._runtime._chunk_sizes",
         usable_processors="penstock._runtime._processors",
     )

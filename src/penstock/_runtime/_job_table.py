@@ -135,7 +135,7 @@ class JobTable:
 
     def needed(self, slot: int) -> int:
         """Return the size that a slot's memory should have had, or how much of it was used."""
-        return int(self._words[slot, [_TAKEN, _NEEDED]].max())
+        return int(max(self._words[slot, _TAKEN], self._words[slot, _NEEDED]))
 
     def put(self, slot: int, block: int, start_bytes: int, size_bytes: int) -> None:
         """Write the place of a block's result."""

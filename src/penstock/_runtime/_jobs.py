@@ -269,6 +269,10 @@ class Work(ABC):
         del parts, context
         return iter(())
 
+    def pickled(self, batch: object) -> object:
+        """Return what is pickled of a merged batch that can't be written in place: by default the batch itself."""
+        return batch
+
     @abstractmethod
     def task(self) -> Task:
         """Return the description of this work."""

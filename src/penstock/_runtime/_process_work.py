@@ -484,7 +484,7 @@ class _Worker:
             region = self._regions.get(described.region)
             self._take_in(slot, described, job)
             stopwatch = Stopwatch()
-            batches = _WrittenBatches(region, job.steps)
+            batches = _WrittenBatches(region, job)
             job.run_merge(self._context_of(described), before_row, batches.add)
             self._job_table.count_merge(slot, stopwatch.worked().own_seconds)
             place = batches.end(job.work.found_layout)
@@ -539,9 +539,12 @@ class _MergedMemory:
 class _WrittenBatches:
     """The merged batches of a job, each written when it is made, so that a process has one batch at a time."""
 
-    def __init__(self, region: Region, steps: int) -> None:
-        self._memory = memory = _MergedMemory(region, steps)
-        self._runs: RunWriter[_Place] = RunWriter(Room(region, memory.take, Offers()), steps, memory.add)
+    def __init__(self, region: Region, job: Job[Work]) -> None:
+        self._memory = memory = _MergedMemory(region, job.steps)
+        pickled = job.work.pickled
+        self._runs: RunWriter[_Place] = RunWriter(
+            Room(region, memory.take, Offers()), job.steps, lambda batch: memory.add(pickled(batch))
+        )
 
     def add(self, batch: Element) -> None:
         """Write the next batch."""

@@ -278,11 +278,6 @@ def _holds_none(leaf: object) -> bool:
     return type(leaf) in _PACKED or (type(leaf) is np.ndarray and not leaf.dtype.hasobject)
 
 
-def is_written_in_place(batch: object) -> bool:
-    """Return whether a batch isn't pickled on its way to the consumer."""
-    return _arrays(batch) is not None
-
-
 def _arrays(batch: object) -> _Arrays | None:
     """Return the arrays of a batch, also those of its tensors; None if anything of it would not arrive as it is."""
     leaves = _leaves(batch)

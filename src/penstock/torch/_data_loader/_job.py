@@ -28,7 +28,7 @@ from penstock._graph import Context, Read
 from penstock._memory import Lease, Region
 from penstock._plan import Plan
 from penstock._processes import pickled_for_processes
-from penstock._runtime import Job, Learned, Shape, Work, is_written_in_place
+from penstock._runtime import Job, Learned, Shape, Work
 from penstock._seeds import derive
 from penstock._tree import Structure
 from penstock.batching import (
@@ -75,7 +75,7 @@ class DrawnBatch(NamedTuple):
 
 
 class DrawnTask(NamedTuple):
-    """The description of a `DrawnWork`."""
+    """The description of a `DrawnWork`, which is sent with plain tuples: pickling others takes ten times as long."""
 
     batches: tuple[DrawnBatch, ...]
     seed: Seed
@@ -90,7 +90,8 @@ class DrawnTask(NamedTuple):
         assert isinstance(plan.node, Read)
         learned: Learned[RowLayout] = Learned()
         learned.layout = None if self.layout is None else _unpickled(self.layout)
-        return DrawnWork(self, learned, user_code_of(plan.node.source))
+        named = self._replace(batches=tuple(map(DrawnBatch._make, self.batches)), seed=Seed._make(self.seed))
+        return DrawnWork(named, learned, user_code_of(plan.node.source))
 
 
 class DrawnWork(Work):
@@ -117,7 +118,7 @@ class DrawnWork(Work):
             self.drawn.number,
             has_merge=task.way != "rows",
             has_room=task.way != "rows",
-            sends_results=layout is None,
+            sends_results=layout is None and task.way != "whole",
             is_whole=here is not None and here.reads_at_once,
             row_bytes=row_bytes,
             memory_bytes=row_bytes or max(int(drawn_rows * learned.merged_row_bytes), 1),
@@ -129,7 +130,8 @@ class DrawnWork(Work):
         self._seeds: dict[int, Seed] = {}  # in the same way
 
     def task(self) -> DrawnTask:
-        return self._task
+        batches: tuple[Any, ...] = tuple([(*each,) for each in self._task.batches])
+        return self._task._replace(batches=batches, seed=cast("Any", (*self._task.seed,)))
 
     @property
     def batches(self) -> tuple[DrawnBatch, ...]:
@@ -195,13 +197,16 @@ class DrawnWork(Work):
             yield self._collated(step, elements[start:stop])
 
     def _collated(self, step: int, rows: list[Any]) -> object:
-        """Return a batch that is written in place where it arrives as it is, and pickled otherwise."""
+        """Return the collated batch of a step; that of a stream is pickled already."""
         with sending_errors():
             indices = self._open(step)
             if isinstance(indices, StreamRequest):
                 return streamed(self._here, indices, self.drawn.number, is_repeated=self.has_crashed)
-            batch = self._batch(step, rows)
-            return batch if is_written_in_place(batch) else Sealed(batch)
+            return self._batch(step, rows)
+
+    def pickled(self, batch: object) -> object:
+        with sending_errors():
+            return batch if isinstance(batch, Sealed) else Sealed(batch)
 
     def _batch(self, step: int, rows: list[Any]) -> object:
         collate, is_whole = self._here.collate_fn, self._task.way == "whole"

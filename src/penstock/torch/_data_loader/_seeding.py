@@ -155,8 +155,18 @@ def seeded_anew(seed: Seed, function: Callable[[Any], T], argument: Callable[[],
         function: a function of the user's.
         argument: returns the argument; called before the generators are seeded.
     """
-    (result,) = _seeded_run([seed.value], seed.shown, function, lambda: [argument()])
-    return result
+    while True:
+        given = argument()
+        before = _looks()
+        try:
+            _seed_item(seed.value, seed.shown)
+            result = function(given)
+        except Exception:
+            if not _note_moved(before):
+                raise
+        else:
+            if not _note_moved(before):
+                return result
 
 
 def seeded_each(seed: Seed, rows: range, function: Callable[[Any], T], arguments: Sequence[object]) -> list[T]:
@@ -187,9 +197,12 @@ def _seeded_run(
 ) -> list[T]:
     while True:
         given = arguments()
-        before = [each.look() for each in _watched]
+        before = _looks()
+        results: list[T] = []
         try:
-            results = _call_each(seeds, shown, function, given)
+            for value, argument in zip(seeds, given, strict=True):
+                _seed_item(value, shown)
+                results.append(function(argument))
         except Exception:
             if not _note_moved(before):
                 raise
@@ -198,26 +211,27 @@ def _seeded_run(
                 return results
 
 
-def _call_each(
-    seeds: Sequence[int], shown: int | None, function: Callable[[Any], T], arguments: Sequence[object]
-) -> list[T]:
-    results: list[T] = []
-    seed_torch: Callable[[int], object] = torch.default_generator.manual_seed
-    for value, argument in zip(seeds, arguments, strict=True):
-        if shown is None:
-            seed_torch(value & _SIGNED)
-        else:
-            _seed_torch(Seed(value, shown))
-        for seed_it in _seeders:
-            seed_it(value)
-        results.append(function(argument))
-    return results
+def _seed_item(value: int, shown: int | None) -> None:
+    """Seed torch's generator, and those that an item has drawn from."""
+    if shown is None:
+        torch.default_generator.manual_seed(value & _SIGNED)
+    else:
+        _seed_torch(Seed(value, shown))
+    for seed_it in _seeders:
+        seed_it(value)
+
+
+def _looks() -> list[tuple[int, int]]:
+    return [each.look() for each in _watched]
 
 
 def _note_moved(before: list[tuple[int, int]]) -> bool:
     """Return whether generators that were not seeded were drawn from; from now on they are seeded."""
-    moved = [each for each, at in zip(_watched, before, strict=True) if each.look() != at]
-    for each in moved:
-        _watched.remove(each)
-        _seeders.append(each.seed)
-    return bool(moved)
+    after = _looks()
+    if after == before:
+        return False
+    for each, at, now in zip(_watched.copy(), before, after, strict=True):
+        if at != now:
+            _watched.remove(each)
+            _seeders.append(each.seed)
+    return True
