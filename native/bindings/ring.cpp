@@ -41,7 +41,8 @@ void check_worker(std::uint64_t worker) {
 }
 
 void arm(Ring& ring, std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge) {
-    if (blocks < 1 || blocks > ring.layout().blocks) throw std::out_of_range("blocks must be in [1, max_blocks]");
+    if (blocks > ring.layout().blocks) throw std::out_of_range("blocks must be in [0, max_blocks]");
+    if (blocks < 1 && !merge) throw std::out_of_range("a batch without row blocks must have a merge");
     with_slot(ring, slot).arm(slot, number, blocks, merge);
 }
 

@@ -129,7 +129,7 @@ class RingProtocol {
 
     const RingLayout& layout() const { return layout_; }
 
-    // Owner: offers a batch of `blocks` row blocks, and one merge if `merge`, to the workers.
+    // Owner: offers a batch of `blocks` row blocks, and one merge if `merge`, to the workers; at least one of both.
     void arm(std::uint64_t slot, std::uint64_t number, std::uint64_t blocks, bool merge) {
         const std::uint64_t state = word(layout_.state(slot)).load();
         require(Words::state_phase(state) == Words::idle, "only an idle slot can be armed");
@@ -137,7 +137,7 @@ class RingProtocol {
         self().describe(slot, number, blocks, merge, generation);
         if (word(RingLayout::used).load() <= slot) word(RingLayout::used).store(slot + 1);
         word(layout_.state(slot)).store(Words::state(generation, Words::armed));
-        self().notify(blocks);
+        self().notify(blocks > 0 ? blocks : 1);
     }
 
     // Worker: claims a free block of the earliest batch that has one; never waits.

@@ -92,12 +92,15 @@ enum class Size { small, usual, large, all };
 const Setup small_setups[] = {
     {.batches = 2, .blocks = 1, .deaths = 0},
     {.batches = 1, .blocks = 1, .merge = true},
+    {.batches = 1, .blocks = 0, .merge = true},
     {.batches = 1, .blocks = 1, .cancelled = 0},
+    {.batches = 1, .blocks = 0, .merge = true, .cancelled = 0},
     {.batches = 1, .blocks = 1, .replaced = false},
 };
 
 const Setup usual_setups[] = {
     {.batches = 3, .blocks = 1, .deaths = 0},
+    {.batches = 2, .blocks = 0, .merge = true},
     {.batches = 2, .blocks = 1, .merge = true, .deaths = 0, .leaves = true},
     {.batches = 2, .blocks = 1, .replaced = false},
     {.batches = 1, .blocks = 1, .merge = true, .replaced = false},

@@ -159,16 +159,17 @@ class SlotRing:
         Args:
             slot: an idle slot; a slot that was never used is idle.
             number: the batch's number in delivery order, not negative; workers claim blocks of the lowest first.
-            blocks: the number of its row blocks.
+            blocks: the number of its row blocks; 0 if the merge does all the work.
             merge: whether one more block, the merge, follows when all rows are done.
 
         Raises:
             UsageError: a number is outside its range.
             RuntimeError: the slot is not idle.
         """
-        if not (0 <= slot < self.capacity and number >= 0 and 1 <= blocks <= self.max_blocks):
+        least = 0 if merge else 1
+        if not (0 <= slot < self.capacity and number >= 0 and least <= blocks <= self.max_blocks):
             raise UsageError(
-                f"slot must be in [0, {self.capacity}), number not negative, blocks in [1, {self.max_blocks}]; "
+                f"slot must be in [0, {self.capacity}), number not negative, blocks in [{least}, {self.max_blocks}]; "
                 f"got slot={slot!r}, number={number!r}, blocks={blocks!r}"
             )
         self._native.arm(slot, number, blocks, merge)

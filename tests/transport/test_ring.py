@@ -108,11 +108,15 @@ def test_waits_end_with_what_they_wait_for_or_the_stop() -> None:
         ring.retire(0)
         ring.arm(0, number=1, blocks=1)
         arrived.acquire()
+        ring.finish(0, 0, 1)
+        ring.retire(0)
+        ring.arm(0, number=2, blocks=0, merge=True)
+        arrived.acquire()
         pool.submit(ring.stop)
         assert not ring.wait_ready(0)
         working.result(timeout=20)
     claims = [None if claim is None else (claim.number, claim.block, claim.merge) for claim in got]
-    assert claims == [(0, 0, False), (0, 1, True), (1, 0, False), None]
+    assert claims == [(0, 0, False), (0, 1, True), (1, 0, False), (2, 0, True), None]
     assert ring.stopped
     assert ring.claim_wait(worker=1) is None
 
@@ -157,10 +161,10 @@ class RingMachine(RuleBasedStateMachine):
         """The ring, by the next of its objects."""
         return next(self.rings)
 
-    @rule(slot=st.integers(0, 3), blocks=st.integers(1, 3), merge=st.booleans())
+    @rule(slot=st.integers(0, 3), blocks=st.integers(0, 3), merge=st.booleans())
     def arm(self, slot: int, blocks: int, merge: bool) -> None:  # noqa: FBT001 - Hypothesis passes by name
         """An idle slot is armed with the next batch."""
-        if slot in self.slots:
+        if slot in self.slots or not blocks + merge:
             return
         self.ring.arm(slot, self.number, blocks, merge=merge)
         self.armed[slot] += 1

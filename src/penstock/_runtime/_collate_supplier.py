@@ -386,12 +386,11 @@ def _given(made: list[Made], task: CollateTask, *, are_sent: bool) -> dict[int, 
     """Return the rows of each block, with their provenance; or, if blocks compute nothing, what the merge takes."""
     rows_in_all = task.bounds[-1]
     if not rows_in_all:
-        # There is one block, which computes nothing, and the merge is the next.
         contents: Any = [SentRows(each.batch) if task.is_whole and are_sent else each.batch for each in made]
         if are_sent and not task.is_whole:
             contents = SentRows(contents)
         provenance = np.concatenate([each.provenance for each in made])
-        return {1: (contents, provenance, [*itertools.accumulate(len(each.provenance) for each in made)])}
+        return {0: (contents, provenance, [*itertools.accumulate(len(each.provenance) for each in made)])}
     rows = list(itertools.chain.from_iterable(each.batch for each in made))
     provenance = np.concatenate([each.provenance for each in made])
     starts = range(0, rows_in_all, task.block_rows)

@@ -65,7 +65,7 @@ class CollateWork(Work):
     ) -> None:
         shape = Shape(
             task.bounds,
-            [*range(0, max(task.bounds[-1], 1), task.block_rows), task.bounds[-1]],
+            [*range(0, task.bounds[-1], task.block_rows), task.bounds[-1]],
             has_merge=True,
             sends_results=True,
             has_room=True,

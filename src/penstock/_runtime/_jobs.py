@@ -194,7 +194,7 @@ class Shape(NamedTuple):
 
     Attributes:
         bounds: the first row of each batch, and the end of the last one; all 0 where only the merge computes.
-        block_bounds: the first row of each block, and the number of rows.
+        block_bounds: the first row of each block, and the number of rows; without rows there is no block.
         first_step: the step of the first batch; None where steps aren't known yet, since elements are read in order.
         has_merge: whether batches are merged once all blocks are computed.
         sends_results: whether a block's result is more than rows in the job's memory, so that a process sends the rest.

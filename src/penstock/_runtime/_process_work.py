@@ -486,7 +486,10 @@ class _Worker:
             stopwatch = Stopwatch()
             batches = _WrittenBatches(region, job)
             job.run_merge(self._context_of(described), before_row, batches.add)
-            self._job_table.count_merge(slot, stopwatch.worked().own_seconds)
+            worked = stopwatch.worked()
+            self._job_table.count_merge(slot, worked.own_seconds)
+            if not job.blocks:  # all work is in the merge
+                self._throttle.worked(worked.seconds, worked.cpu_seconds, worked.waits)
             place = batches.end(job.work.found_layout)
             self._job_table.put(slot, job.blocks, place.start, place.stop - place.start)
             self._context_of(described).times.work(time.perf_counter() - received)

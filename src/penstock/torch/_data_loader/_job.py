@@ -114,11 +114,11 @@ class DrawnWork(Work):
         row_bytes = 0 if layout is None else layout.layout.leaf_offsets(drawn_rows)[1]
         shape = Shape(
             bounds,
-            [*range(0, max(bounds[-1], 1), task.block_rows), bounds[-1]],
+            [*range(0, bounds[-1], task.block_rows), bounds[-1]],
             self.drawn.number,
             has_merge=task.way != "rows",
             has_room=task.way != "rows",
-            sends_results=layout is None and task.way != "whole",
+            sends_results=layout is None,
             is_whole=here is not None and here.reads_at_once,
             row_bytes=row_bytes,
             memory_bytes=row_bytes or max(int(drawn_rows * learned.merged_row_bytes), 1),
