@@ -390,6 +390,7 @@ def _given(made: list[Made], task: CollateTask, *, are_sent: bool) -> dict[int, 
         if are_sent and not task.is_whole:
             contents = SentRows(contents)
         provenance = np.concatenate([each.provenance for each in made])
+        # Without blocks, the merge has the number 0.
         return {0: (contents, provenance, [*itertools.accumulate(len(each.provenance) for each in made)])}
     rows = list(itertools.chain.from_iterable(each.batch for each in made))
     provenance = np.concatenate([each.provenance for each in made])
