@@ -360,6 +360,7 @@ def written_to(element: Any) -> Any:
     return element
 
 
+HALVES: np.dtype[Any] = np.dtype((np.int32, {"low": (np.int16, 0), "high": (np.int16, 2)}))
 BATCHES: list[Callable[[NDArray[Any]], Any]] = [
     lambda batch: [batch, batch],
     lambda batch: batch,
@@ -383,12 +384,12 @@ BATCHES: list[Callable[[NDArray[Any]], Any]] = [
     lambda batch: {"halves": batch.astype(np.int32).view(HALVES) if batch[0] % 8 else batch.astype(np.int32)},
     lambda batch: {(np.str_ if batch[0] % 8 else str)("key"): batch, "another {}".format("key"): batch + 1},
 ]
-HALVES = np.dtype((np.int32, {"low": (np.int16, 0), "high": (np.int16, 2)}))
 
 
 def _of_pickle(dtype: Any) -> np.dtype[Any]:
     """Return a dtype from a pickle, which is an object of its own."""
-    return pickle.loads(pickle.dumps(np.dtype(dtype)))
+    found: np.dtype[Any] = pickle.loads(pickle.dumps(np.dtype(dtype)))
+    return found
 
 
 def every_second(batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
