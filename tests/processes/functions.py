@@ -38,10 +38,14 @@ def report(pipe: "Connection[Any, Any]", *_: object) -> None:
 
 
 def report_hash(pipe: "Connection[Any, Any]", *_: object) -> None:
-    """Send the hash of a text, and the variable that sets the seed of hashes, as programs of this process see it."""
+    """Send the hash of a text, and the variable that sets the seed of hashes, as programs of this process see it.
+
+    It ends when the parent sends a message.
+    """
     begin()
     shown = subprocess.run(["printenv", "PYTHONHASHSEED"], capture_output=True, text=True, check=False)
     pipe.send((hash("a text"), shown.stdout.rstrip()))
+    pipe.poll(None)
 
 
 def end_by(pipe: "Connection[Any, Any]", how: str) -> None:
