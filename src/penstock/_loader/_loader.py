@@ -209,6 +209,7 @@ class Loader(NotesErrors, Generic[T_co]):
         self._moves = threading.RLock()  # one thread at a time makes an iterator, loads a state or seeks
         self._fingerprints: dict[object, Fingerprint] = {}
         self._closer = Closer(self._runtime.close)
+        self._is_closing = False  # whether `close` was called; the closer is open until it has closed all
         self._workers = owner or SharedWorkers(self._plan, self._runtime, self._closer)
 
     # ------------------------------------------------------------------ iterating
@@ -268,6 +269,8 @@ class Loader(NotesErrors, Generic[T_co]):
         with Caught(ClosedError) as caught:
             return self._runtime.open_stream(step_ranges)
         self._need_open()  # another thread has closed this loader, and not the owner of the workers
+        if self._is_closing:
+            raise ClosedError(f"{_CLOSED}; make a new one")
         raise caught.taken()
 
     def __aiter__(self) -> AsyncIterator[T_co]:
@@ -701,6 +704,7 @@ class Loader(NotesErrors, Generic[T_co]):
 
     def close(self) -> None:
         """Stop the workers. Delivered batches stay valid; iterating, seeking and restoring raise a ClosedError."""
+        self._is_closing = True
         self._retire_iterator(_CLOSED)
         self._closer()
         self._publisher.close()
