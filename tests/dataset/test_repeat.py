@@ -79,11 +79,11 @@ def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:
 def test_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
     """It names the steps that leave everything out, in each place; what is drawn until it is accepted is found."""
     refused = ps.mix([ps.range(10).map(_refuse, on_error="skip"), ps.range(9)], stop="never").batch(9)
-    left_out = r"; map\(_refuse, on_error='skip'\) left out each of the last 10\d,\d{3} elements, in passes of 10"
+    left_out = r"; map\(_refuse, on_error='skip'\) left out 100,000 elements in a row, in passes of 10"
     with ps.Loader(refused, num_workers=2, workers="threads") as loader, pytest.raises(GraphError, match=left_out):
         list(loader)
     high = ps.mix([ps.range(9), ps.range(3)], stop="never").filter(_is_high).batch(9)
-    left_out = r"; filter\(_is_high\) left out each of the last 10\d,\d{3} elements, in passes of 24\. Correct"
+    left_out = r"; filter\(_is_high\) left out 100,000 elements in a row, in passes of 24\. Correct"
     with ps.Loader(high) as loader, pytest.warns(match="nearly all"), pytest.raises(GraphError, match=left_out):
         list(loader)
     rare = ps.range(1).repeat().random_map(noisy).filter(lambda element: element[1] > 0.999)
@@ -98,10 +98,24 @@ def _is_high(number: int) -> bool:
     return number > 9
 
 
+def test_the_error_of_a_repeat_without_end_is_at_one_element() -> None:
+    """An element after 99,999 that were left out is delivered, and the next one is not, in blocks of any size."""
+
+    def first_after(count: int) -> int:
+        numbers = ps.range(3).repeat().map_with_origin(lambda _, origin: origin.index)
+        kept = numbers.filter(lambda number: number == count)
+        with ps.Loader(kept.batch(1)) as loader, pytest.warns(match="nearly all"):
+            return int(next(iter(loader))[0])
+
+    assert first_after(99_999) == 99_999
+    with pytest.raises(GraphError, match="left out 100,000 elements in a row"):
+        first_after(100_000)
+
+
 @pytest.mark.long
 def test_the_definition_of_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
     """The definition raises the same error."""
-    with pytest.raises(GraphError, match="left out each of the last 100,000 elements, in passes of 3"):
+    with pytest.raises(GraphError, match="left out 100,000 elements in a row, in passes of 3"):
         next(epoch_of(ps.range(3).filter(_is_high).repeat(), 1))
 
 

@@ -57,14 +57,13 @@ class EmptyPasses:
         self._number = number
         if self._first is None or number < self._first:
             self._first = number
-        count = number - self._first
-        if count < self._limit:
+        if number - self._first < self._limit:
             return
         steps = " and ".join(reversed(list(map(verb_text, _leaving_out(self._node)))))
         raise GraphError(
-            f"a repeat without end needs a pass that has elements; {steps} left out each of the last {count:,} "
-            f"elements, in passes of {self._pass_length:,}. Correct the predicate, or the function that fails, or give "
-            "repeat a number of passes"
+            f"a repeat without end needs a pass that has elements; {steps} left out {self._limit:,} elements in a row, "
+            f"in passes of {self._pass_length:,}. Correct the predicate, or the function that fails, or give repeat a "
+            "number of passes"
         )
 
     def keep(self, number: int | None = None) -> None:
@@ -79,6 +78,7 @@ class EmptyPasses:
         """
         self.read(start)
         if kept is None or len(kept):
+            self.read(start if kept is None else start + int(kept[0]))
             self.keep(stop - 1 if kept is None else start + int(kept[-1]))
         self.read(stop)
 
