@@ -540,7 +540,7 @@ def _room(size: int) -> int:
 
 
 def _rooms(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return `_room` of each of some sizes."""
+    """Return `_room` of each of some sizes; for a single one, NumPy takes ten times as long."""
     steps = np.maximum(mmap.PAGESIZE, 1 << np.maximum(np.frexp(sizes)[1] - 5, 0).astype(np.int64))
     rooms: NDArray[np.int64] = -(-sizes // steps) * steps
     return rooms
