@@ -744,7 +744,8 @@ class Loader(NotesErrors, Generic[T_co]):
     def _need_open(self) -> None:
         if not self._closer.is_open:
             raise ClosedError(PROGRAM_ENDS if self._closer.ends_with_program else f"{_CLOSED}; make a new one")
-        self._workers.need_open()
+        if self._workers.closer is not self._closer:  # another thread may close this loader after it was found open
+            self._workers.need_open()
 
     def _shared(self) -> SharedWorkers:
         """Return the workers that compute for this loader, to be used by another one."""
