@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from penstock._caught import Caught
 from penstock.errors import WorkerError
-from penstock.pipeline._items import SKIP
+from penstock.pipeline._items import SKIP, without_own_frames
 from penstock.pipeline._processes._chunks import Outcome, Values
 from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._threads import Failed, ItemFunction
@@ -115,7 +115,7 @@ class ExecutorStage(RunningStage):
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.taken()
         if caught.error is not None:  # an error of the executor itself
-            explained = self._remote.explain(caught.error)
+            explained = self._remote.explain(without_own_frames(caught.taken()))
             return [Failed(items[0] if len(items) == 1 else items, explained, is_fatal=True)], []
         results = [
             each
@@ -159,7 +159,7 @@ class _RemoteGenerator:
                 return self._results(await _settled(self._remote.send(self._op, [self._item], flatten=True)))
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.taken()
-        return [Failed(self._item, caught.taken())]
+        return [Failed(self._item, without_own_frames(caught.taken()))]
 
     def _results(self, outcomes: list[Outcome]) -> list[object]:
         (outcome,) = outcomes

@@ -23,7 +23,7 @@ from typing import Any, Self
 from penstock._caught import Caught
 from penstock.errors import UsageError
 from penstock.pipeline._channels import NOTHING, Waiters
-from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure
+from penstock.pipeline._items import SKIP, FatalError, short_repr, stage_failure, without_own_frames
 from penstock.pipeline._ops import Item, Kind
 from penstock.pipeline._running_stage import InOrder, RunningStage, StageSetup
 from penstock.pipeline._stages import Aggregate, Aggregator
@@ -83,8 +83,8 @@ class SyncStage(RunningStage):
             for number, stage in enumerate(stages):
                 stage.learn(applied.tried, seconds)
                 stage.count(applied.tried_by(number), made, int(applied.failed is not None), seconds)
-            if applied.failed is not None:
-                stages[applied.failed.function].drop_or_raise(applied.failed)
+            if (failed := applied.take_failed()) is not None:
+                stages[failed.function].drop_or_raise(failed)
         finally:
             for stage in stages:
                 stage.leave()
@@ -116,8 +116,8 @@ class SyncStage(RunningStage):
             raise self.call_failure(call.error)
         self.learn(applied.tried, applied.seconds)
         self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
-        if applied.failed is not None:
-            results.append(applied.failed)
+        if (failed := applied.take_failed()) is not None:
+            results.append(failed)
         if has_turn:
             await self._put_results(results)
             await order.end_turn(self._put_results, applied.tried)
@@ -230,7 +230,7 @@ class AsyncStage(RunningStage):
             if self.stop.cancels(error):
                 raise
             if not self.stop.is_set:
-                return Failed(item, error)  # a variable would close a reference cycle with the error's traceback
+                return Failed(item, without_own_frames(error))
             raise asyncio.CancelledError from error
         if self.stop.is_set:  # the op has swallowed the cancellation
             raise asyncio.CancelledError
@@ -290,7 +290,7 @@ class AsyncGeneratorStage(RunningStage):
         seconds += perf_counter() - started
         self.count(1, made, int(caught.error is not None), seconds)
         self.learn(1, seconds)
-        return None if caught.error is None else Failed(item, caught.taken())
+        return None if caught.error is None else Failed(item, without_own_frames(caught.taken()))
 
 
 class AggregateStage(RunningStage):
@@ -315,7 +315,7 @@ class AggregateStage(RunningStage):
         """Return the items after the first that fails; the ones before it are added, and full batches put out."""
         started = perf_counter()
         batches: list[object] = []
-        failed: Failed | None = None
+        failed: list[Failed] = []
         tried = 0
         for item in items:
             tried += 1
@@ -324,14 +324,14 @@ class AggregateStage(RunningStage):
                 if batch is not None and batch is not SKIP:
                     batches.append(batch)
             if caught.error is not None:
-                failed = Failed(item, caught.error)
+                failed.append(Failed(item, without_own_frames(caught.taken())))
                 break
         seconds = perf_counter() - started
         self.learn(tried, seconds)
-        self.count(tried, len(batches), int(failed is not None), seconds)
+        self.count(tried, len(batches), len(failed), seconds)
         await self._put(batches)
-        if failed is not None:
-            self.drop_or_raise(failed)
+        while failed:
+            self.drop_or_raise(failed.pop())  # and not kept here, since its exception refers to this frame
         return items[tried:]
 
     def _rest(self) -> list[object]:
@@ -341,7 +341,7 @@ class AggregateStage(RunningStage):
         with Caught() as caught:
             batch = None if self._aggregate.drop_last else aggregator.flush()
         if caught.error is not None:
-            raise stage_failure(self.name, caught.error)
+            raise stage_failure(self.name, caught.taken())
         if batch is None or batch is SKIP:
             return []
         self.count(0, 1, 0, 0.0)
@@ -352,7 +352,7 @@ class AggregateStage(RunningStage):
             with Caught() as caught:
                 self._aggregator = self._aggregate.open()
             if caught.error is not None:
-                raise stage_failure(self.name, caught.error)
+                raise stage_failure(self.name, caught.taken())
             assert self._aggregator is not None
         return self._aggregator
 

@@ -18,6 +18,10 @@ their locals, and a thousand dropped items would keep a thousand decoded images 
 as a note. Clearing the frames instead (`traceback.clear_frames`) was rejected: a frame that still runs can't be
 cleared, and clearing closes a suspended coroutine that passed the exception on and still has work to do.
 
+The failure that ends a pass has the frames of the user's code, but none of the pipeline's (`without_own_frames`). Those
+hold items, and some of them the exception, a reference cycle that would keep the items of the pass alive until Python's
+collector runs. The frame of a user's function still refers to the frames that called it, so these keep no exception.
+
 Failures are counted and listed on the event loop's thread.
 """
 
@@ -27,7 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from penstock._caught import Caught, raised_by_handler
 from penstock._frozen import frozen
@@ -38,6 +42,8 @@ from penstock.pipeline._tuning import MAX_LISTED, MIN_RATE_ITEMS
 
 _NOTE: Final = "Traceback of the dropped item, whose frames were released:"
 _PLAIN: Final = frozenset({int, float, bool, complex, str, bytes, bytearray, type(None)})
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 class Skip(Enum):
@@ -257,7 +263,16 @@ def summary_of(error: BaseException) -> str:
     return f"{kind}, whose __str__ raises"
 
 
+def without_own_frames(error: Error) -> Error:
+    """Return an exception, and release the frames of the pipeline at the beginning of its traceback."""
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("penstock.pipeline."):
+        trace = trace.tb_next
+    BaseException.with_traceback(error, trace)  # a subclass may refuse to have attributes set
+    return error
+
+
 def _caused(message: str, stage: str, item: str, error: BaseException) -> PipelineFailure:
     failure = PipelineFailure(message, stage=stage, item=item)
-    failure.__cause__ = error
+    failure.__cause__ = without_own_frames(error)
     return failure

@@ -102,8 +102,8 @@ class RunningSource:
                 if call.error is not None:
                     raise call.error
                 self._count(pulled)
-                if pulled.failed is not None:
-                    raise stage_failure(self._name, pulled.failed.error)
+                if (failed := pulled.take_failed()) is not None:
+                    raise stage_failure(self._name, failed.error)
         finally:
             await _close(pulled, self._threads)
 
@@ -220,9 +220,9 @@ class GeneratorStage(RunningStage):
                     raise self.call_failure(call.error)
                 seconds += pulled.seconds
                 self.count(pulled.tried - tried, pulled.count, int(pulled.failed is not None), pulled.seconds)
-                if pulled.failed is not None:
+                if (failed := pulled.take_failed()) is not None:
                     await self._wait_for_turn(number)
-                    self.drop_or_raise(pulled.failed)
+                    self.drop_or_raise(failed)
         finally:
             await _close(pulled, self._threads)
         if pulled.tried:

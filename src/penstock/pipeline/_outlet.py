@@ -166,6 +166,7 @@ class Outlet:
                 return
             self._ended = True
             self.unread_failure = self.failure_at_end() if failure is None else failure
+            self.failure_at_end = _no_failure  # it refers to the failure, whose frames may refer to the outlet
             self._bell = None
         self._items.append(_END)
         self._wake()

@@ -149,7 +149,7 @@ class Pipeline(Generic[OutT_co]):
             ...     list(pipeline)
             ['a', 'b']
         """
-        return AutoStop(self, timeout)
+        return AutoStop(self, self._reading, timeout)
 
     # -- reading
 
@@ -272,7 +272,7 @@ class Pipeline(Generic[OutT_co]):
 
     @property
     def failure(self) -> PipelineFailure | None:
-        """The failure that ended the pass and that no read has raised yet; None if there is none.
+        """The failure that ended the pass and that was not raised yet; None if there is none.
 
         Example:
             >>> from penstock.pipeline import PipelineBuilder
@@ -286,8 +286,9 @@ class Pipeline(Generic[OutT_co]):
 class AutoStop(Generic[OutT_co]):
     """The context manager of `Pipeline.auto_stop`."""
 
-    def __init__(self, pipeline: Pipeline[OutT_co], timeout: float | None) -> None:
+    def __init__(self, pipeline: Pipeline[OutT_co], reading: "Reading", timeout: float | None) -> None:
         self._pipeline = pipeline
+        self._reading = reading
         self._timeout = timeout
 
     def __enter__(self) -> Pipeline[OutT_co]:
@@ -295,13 +296,17 @@ class AutoStop(Generic[OutT_co]):
         return self._pipeline
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        failure = self._pipeline.failure
+        has_failed = self._pipeline.failure is not None
         if error is not None:
             self._stop_after(error)
             return
         self._pipeline.stop(timeout=self._timeout)
+        failure = self._reading.take_failure() if has_failed else None
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback refers to this frame, which would be a reference cycle
 
     def _stop_after(self, error: BaseException) -> None:
         """Stop while an error leaves the block; a function that hangs must not delay the error for ever."""
@@ -417,7 +422,10 @@ class Reading:
         except BaseException:
             outlet.put_back(found)
             raise
-        raise over if error is None else error
+        try:
+            raise over if error is None else error
+        finally:
+            del over, error  # their traceback refers to this frame, which would be a reference cycle
 
     def begin_pass(self) -> tuple[int, Outlet, bool]:
         """Start reading: an unread pass, the rest of a pass whose source can't start again, or a new pass.
@@ -448,6 +456,10 @@ class Reading:
         if self.reader != number:
             raise ClosedError(REPLACED)
         self._is_unread = False
+
+    def take_failure(self) -> PipelineFailure | None:
+        """Return the failure that no read has raised; None if there is none, and at the next call."""
+        return None if self._engine.outlet is None else self._engine.outlet.take_failure()
 
     def read_mark(self, mark: object, outlet: Outlet) -> Exception | None:
         """Return the exception that a reader raises for a mark, and count the mark as read; None at a plain end."""
@@ -505,7 +517,10 @@ class PassIterator(_OnePass, Iterator[Item]):
                 self._outlet.put_back(found)
                 raise
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame, which would be a reference cycle
         raise StopIteration
 
 
@@ -528,7 +543,10 @@ class AsyncPassIterator(_OnePass, AsyncIterator[Item]):
                 self._outlet.put_back(found)
                 raise
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame, which would be a reference cycle
         raise StopAsyncIteration
 
 

@@ -72,7 +72,7 @@ from penstock.pipeline._function_stages import (
     SyncStage,
     skipping_none,
 )
-from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure, summary_of
+from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure, summary_of, without_own_frames
 from penstock.pipeline._iterator_stages import DisaggregateStage, GeneratorStage, RunningSource
 from penstock.pipeline._ops import Item, kind_of
 from penstock.pipeline._outlet import Outlet
@@ -449,7 +449,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
         failure = stage.input_failure()
     is_cancelled = stage.is_stopped and isinstance(caught.error, asyncio.CancelledError)
     if caught.error is not None and not is_cancelled:
-        failure = _failure_from(stage.name, caught.error)
+        failure = _failure_from(stage.name, caught.taken())
     for output in stage.outputs:
         output.end(failure)
     for other in stage.unneeded():
@@ -462,7 +462,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
 def _failure_from(stage: str, error: BaseException) -> PipelineFailure:
     """Return the failure of a stage whose task has ended with an exception."""
     if isinstance(error, PipelineFailure):
-        return error
+        return without_own_frames(error)
     if isinstance(error, WorkerError | asyncio.CancelledError):
         return stage_failure(stage, error)  # a thread can't be started, or user code has cancelled the task
     failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)

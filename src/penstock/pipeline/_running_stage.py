@@ -36,8 +36,9 @@ from traceback import clear_frames
 from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock._caught import Caught
+from penstock.errors import PipelineFailure
 from penstock.pipeline._channels import Channel, Output, Waiters
-from penstock.pipeline._items import FailureLimit, FatalError, stage_failure
+from penstock.pipeline._items import FailureLimit, FatalError, stage_failure, without_own_frames
 from penstock.pipeline._statistics import Probe
 from penstock.pipeline._threads import Applied, Failed, Pulled, StopFlag, ThreadCall
 
@@ -188,7 +189,7 @@ class RunningStage(ABC):
             self._idle = 0
             self._input.free_lanes = self.concurrency
             if self._failure is not None:
-                raise self._failure
+                raise self._taken_failure()
             await self._put(self._rest())
             if not self._input.start_next_pass():
                 break
@@ -197,6 +198,12 @@ class RunningStage(ABC):
             failure = self.failure_limit.failure_at_end()
             if failure is not None:
                 raise failure
+
+    def _taken_failure(self) -> BaseException:
+        """Return the stage's failure, and keep it no longer: the frames of its cause may refer to the stage."""
+        assert self._failure is not None
+        failure, self._failure = self._failure, None
+        return failure
 
     @abstractmethod
     async def _work(self) -> None:
@@ -230,9 +237,17 @@ class RunningStage(ABC):
         if self.stop.cancels(caught.error):
             clear_frames(caught.taken().__traceback__)  # a task group's frame holds the error, which holds the frame
             return
-        if caught.error is not None and self._failure is None:
-            is_stray = isinstance(caught.error, asyncio.CancelledError)  # user code has cancelled the lane
-            self._failure = stage_failure(self.name, caught.error) if is_stray else caught.error
+        if caught.error is not None:
+            self._fail(caught.taken())
+
+    def _fail(self, error: BaseException) -> None:
+        """End the stage with the exception of a lane, unless another lane has failed before."""
+        if isinstance(error, asyncio.CancelledError):  # user code has cancelled the lane
+            error = stage_failure(self.name, error)
+        elif isinstance(error, PipelineFailure):
+            without_own_frames(error)
+        if self._failure is None:
+            self._failure = error
             self.stop.is_set = True
             for other in self._lanes - self._protected:
                 other.cancel()

@@ -43,7 +43,7 @@ from penstock._caught import Caught
 from penstock._only_next import only_next
 from penstock._os import DaemonThread
 from penstock.errors import WorkerError
-from penstock.pipeline._items import SKIP, FatalError
+from penstock.pipeline._items import SKIP, FatalError, without_own_frames
 from penstock.pipeline._tuning import SLOW_CALL_SECONDS
 
 if TYPE_CHECKING:
@@ -381,6 +381,11 @@ class Applied:
         has_failed = self.failed is not None and self.failed.function < function
         return self.tried - sum(self._skipped[:function]) - has_failed
 
+    def take_failed(self) -> Failed | None:
+        """Return the item that failed, or None, after the call; keep it no longer: its exception refers to this."""
+        failed, self.failed = self.failed, None
+        return failed
+
     def take_rest(self) -> list[object]:
         """Return the items that were not begun; the call then won't begin them."""
         return list(self._left)
@@ -396,8 +401,9 @@ class Applied:
                     append(value)
                 if call.slow or stop.is_set:
                     break
+        del append  # the frames of an exception refer to this one, which would keep the results
         if caught.error is not None:
-            self.failed = Failed(item, caught.error)
+            self.failed = Failed(item, without_own_frames(caught.taken()))
 
     def _apply_all(self, call: ThreadCall) -> None:
         append, stop, functions = call.values.append, call.stop, self._functions
@@ -417,8 +423,9 @@ class Applied:
                     append(value)
                 if call.slow or stop.is_set:
                     break
+        del append  # as in `_apply_one`
         if caught.error is not None:
-            self.failed = Failed(value, caught.error, number)
+            self.failed = Failed(value, without_own_frames(caught.taken()), number)
 
 
 class Pulled:
@@ -469,6 +476,11 @@ class Pulled:
         """Whether another call may pull a value."""
         return self.is_open or length_hint(self._left) > 0
 
+    def take_failed(self) -> Failed | None:
+        """Return the item that failed, or None, after the call; keep it no longer: its exception refers to this."""
+        failed, self.failed = self.failed, None
+        return failed
+
     def take_rest(self) -> list[object]:
         """Return the items that were not begun; the call then won't begin them."""
         return list(self._left)
@@ -483,7 +495,7 @@ class Pulled:
                 if call.slow:
                     break
         if caught.error is not None:
-            self.failed = Failed(self._item, caught.error)
+            self.failed = Failed(self._item, without_own_frames(caught.taken()))
             self.close()
         self.seconds = perf_counter() - started
 

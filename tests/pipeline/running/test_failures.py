@@ -6,7 +6,9 @@ import itertools
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -338,6 +340,91 @@ def test_a_thousand_dropped_items_are_listed() -> None:
     assert (found, len(dropped)) == (Pass(), 1000)
     assert all(item.stage == "parse" and len(item.item) < 400 for item in dropped)
     assert all(isinstance(item.error, ValueError) for item in dropped)
+
+
+# The items of a pass that has failed.
+
+
+def _read_by_get_item(pipeline: Pipeline, _: EndOfRun) -> None:
+    pipeline.start()
+    while True:
+        pipeline.get_item(timeout=PATIENCE_SECONDS)
+
+
+def _read_by_async_for(pipeline: Pipeline, _: EndOfRun) -> None:
+    async def read() -> None:
+        with suppress(PipelineFailure):  # here, since the frames of `asyncio.run` keep an exception that leaves it
+            async for _ in pipeline:
+                pass
+
+    asyncio.run(read())
+
+
+def _leave_unread(pipeline: Pipeline, end: EndOfRun) -> None:
+    with pipeline.auto_stop():
+        end.wait()
+
+
+READERS: list[Callable[[Pipeline, EndOfRun], object]] = [
+    lambda pipeline, _: [*pipeline],
+    _read_by_get_item,
+    _read_by_async_for,
+    _leave_unread,
+]
+
+
+class _Source:
+    """Some items, which are watched, and a function that refuses the last one; the source itself may refuse it."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.made: list[weakref.ref[_Held]] = []
+        self._refuses = refuses
+
+    def __iter__(self) -> Iterator[_Held]:
+        for _ in range(9):
+            held = _Held()
+            self.made.append(weakref.ref(held))
+            yield self.same(held) if self._refuses else held
+
+    def same(self, item: _Held) -> _Held:
+        if len(self.made) == 9 and self.made[8]() is item:
+            _truncated()
+        return item
+
+
+class _Whole:
+    """An aggregator of all items that calls a function with each."""
+
+    def __init__(self, function: Callable[[_Held], _Held]) -> None:
+        self._function = function
+        self._held: list[_Held] = []
+
+    def accumulate(self, item: _Held) -> None:
+        self._held.append(self._function(item))
+
+    def flush(self) -> list[_Held]:
+        return self._held
+
+
+@pytest.mark.parametrize("stage", [*KINDS, "source", "aggregator"])
+def test_a_failure_that_is_forgotten_keeps_no_items(stage: Any) -> None:
+    """However the pass was read, its items are gone without Python's collector, while the pipeline is kept."""
+    for read in READERS:
+        end, source = EndOfRun(), _Source(refuses=stage == "source")
+        builder = over(source)
+        if stage == "aggregator":
+            builder.aggregate(partial(_Whole, source.same))
+        elif stage != "source":
+            builder.pipe(of_kind(stage, source.same), concurrency=2)
+        pipeline = builder.add_sink(9).build(num_threads=2, observer=end)
+        gc.disable()
+        try:
+            with suppress(PipelineFailure):
+                read(pipeline, end)
+            pipeline.stop()
+            assert [each() for each in source.made] == [None] * 9
+        finally:
+            gc.enable()
 
 
 # A failure that no read has raised.
