@@ -380,3 +380,32 @@ def test_memory_bounds_the_batches_ahead() -> None:
         next(batches)
     del kept
     assert next(batches).unique().tolist() == [1]
+
+
+class AtOnce(Numbers):
+    """17 kB for each index; a batch is read at once, in no time."""
+
+    row = torch.zeros(17_000, dtype=torch.uint8)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [self.row for _ in indices]
+
+
+def batches_per_job(loader: DataLoader[Any]) -> list[int]:
+    """Return the numbers of batches that one piece of memory holds, one after the other."""
+    counts: list[int] = []
+    end = 0
+    for batch in list(loader):
+        if batch.data_ptr() == end:
+            counts[-1] += 1
+        else:
+            counts.append(1)
+        end = batch.data_ptr() + batch.nbytes
+    return counts
+
+
+def test_a_job_has_several_small_batches() -> None:
+    """As many as let all jobs ahead take 16 MB, and a power of two: 4 of 68 kB, if 32 and 2 more jobs may be ahead."""
+    loader = DataLoader(AtOnce(400), batch_size=4, num_workers=1, prefetch_factor=32, persistent_workers=True)
+    epochs = (max(batches_per_job(loader)) for _ in range(10))  # on a busy machine, items may look slow for a while
+    assert next((most for most in epochs if most > 2), 0) == 4
