@@ -76,6 +76,27 @@ def test_seeking_back_over_a_break_forgets_it() -> None:
     assert [batch.tolist() for batch in other] == expected[3:]
 
 
+MOVES: dict[str, list[dict[str, int] | None]] = {
+    "an epoch is left earlier than before": [{"step": 2}, None, None],
+    "a step begins at another position": [{"step": 2}, {"position": 40}],
+    "a step before the other position": [{"position": 60}, None, {"step": 2}],
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_another_way_from_a_step_on_forgets_the_later_steps(name: str) -> None:
+    """They have other elements than before, or will have them. None is a new iterator, which delivers one batch."""
+    loader: Any = ps.Loader(ps.range(80, seed=1).shuffle().filter(is_even).batch(4))
+    list(zip(range(5), loader, strict=False))
+    for move in MOVES[name]:
+        if move is None:
+            next(iter(loader))
+        else:
+            loader.seek(**move)
+    with pytest.raises(ps.errors.StateError, match="only the last delivered steps are known"):
+        loader.batch_at(5)
+
+
 class Counting:
     """A source of numbers that counts its reads."""
 
