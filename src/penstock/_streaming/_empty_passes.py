@@ -11,8 +11,13 @@ elements, and one of several ranks reads only its part. The elements that count 
 ranks read more passes before the error. A dataset of a few elements has many empty passes by chance, such as one
 element that is drawn again until a filter accepts it; hence the least number of elements.
 
+A resumed loader counts from the same element as one that wasn't stopped, since a token is the number after an element
+that was kept. After a seek to a position, or a change of the number of ranks, the count begins there.
+
 Rejected: a count above folds, since a fold may need many passes for one element, as a large batch of a short dataset
 does. So a fold that returns nothing is not noticed. Neither is a filter above a stream, whose passes have no length.
+Also a look at the output whenever a pass begins: nothing above the inputs knows passes, since each input repeats by
+itself, and only the state of a user's fold could tell a pass that was in vain from one that the fold still holds.
 """
 
 from penstock._graph import (
