@@ -8,9 +8,9 @@ processes decode it `n` times. Solution: one memory for each source. Processes g
   - Ranks of one job on one machine are separate programs. The first one makes the memory with its source, and the
     others find it by a name, which follows from the paths, sizes and times of the files (`_rendezvous.py`).
 
-The memory begins with a table, which has the place and the size of each block. Locks are those of Linux for open files
-(`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their process, so a
-killed one leaves nothing locked:
+The memory begins with a table, which has the place, the size and the room of each block. Locks are those of Linux for
+open files (`F_OFD_SETLK`), two for each block and one for the table. They wait without polling, and end with their
+process, so a killed one leaves nothing locked:
   - To use a block, a process takes the second lock together with others, until the last array over it was dropped. It
     takes the lock before it looks for the block, so that nobody frees what it finds.
   - To decode a block, of which it has found none, a process takes the first lock alone. Another process that needs the
@@ -56,7 +56,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock._os import HeldInterrupts, Reference, renewed_after_fork
 from penstock._pickles import Pickled, dump, load
@@ -66,14 +65,14 @@ fcntl: Any = importlib.import_module("fcntl") if sys.platform == "linux" else No
 
 _NAME: Final = "penstock-blocks"
 _TOKEN_BYTES: Final = 16
-_ROOM: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
+_ADDRESSES: Final = 4  # times the bound, in addresses: a hole for a block is found though others lie scattered
 _MAX_MEMORIES: Final = 64  # in a process, of two or three descriptors each; further sources decode for each process
 _TRIES: Final = 1000  # while another rank begins to listen, which takes it microseconds
 _COPIED_BYTES: Final = 256  # an array up to this size is copied, as a view would take as much
 _TABLE: Final = -1  # in place of a block's number, for the lock of the table
 _DECODED, _USED = range(2)  # the locks of a block
 _LOCK: Final = struct.Struct("@hhqqi0q")  # kind, origin, begin, length, process
-_OFFSET, _SIZE, _OPENED = range(3)  # the columns of the table
+_OFFSET, _SIZE, _ROOM, _OPENED = range(4)  # the columns of the table
 
 _Address: TypeAlias = tuple[int, int, bytes, int]
 """A process, its descriptor of the memory, bytes that tell the memory from any other, and the number of ranks."""
@@ -197,7 +196,7 @@ def _created(blocks: int, bound_bytes: int, name: str = "", ranks: int = 1) -> "
     except OSError:  # too many open files
         return None
     try:
-        os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ROOM * ranks * bound_bytes))
+        os.ftruncate(descriptor, _table_bytes(blocks) + _whole_pages(_ADDRESSES * ranks * bound_bytes))
         os.pwrite(descriptor, os.urandom(_TOKEN_BYTES), 0)
         memory = _Memory(descriptor, blocks, bound_bytes, ranks)
     except OSError:  # the limit of files' sizes, or no /proc
@@ -237,7 +236,7 @@ class _Memory:
         finally:
             os.close(mapped)
         self._token = self._map[:_TOKEN_BYTES]
-        self._table = np.frombuffer(self._map, np.int64, 3 * blocks, _TOKEN_BYTES).reshape(blocks, 3)
+        self._table = np.frombuffer(self._map, np.int64, 4 * blocks, _TOKEN_BYTES).reshape(blocks, 4)
         self._begin_bytes = _table_bytes(blocks)
         self.excess_bytes = 0
         self._ending_offer: Callable[[], object] | None = None
@@ -394,7 +393,7 @@ class _Memory:
         Returns:
             Whether the block has the place of one of them.
         """
-        room, rooms = _room(size), _rooms(np.abs(self._table[:, _SIZE]))
+        room, rooms = _room(size), np.where(self._table[:, _SIZE], self._table[:, _ROOM], 0)
         excess = int(rooms.sum()) + room - self._bound_bytes * self._joined_ranks()
         kept = np.flatnonzero(rooms) if excess > 0 else np.empty(0, np.int64)
         has_place = False
@@ -430,6 +429,7 @@ class _Memory:
         """Give a block a place, which its content will be written to."""
         self._table[block, _OPENED] = time.monotonic_ns()
         self._table[block, _OFFSET] = offset
+        self._table[block, _ROOM] = _room(size)
         self._table[block, _SIZE] = -size  # the last one: a killed process leaves no size with another's offset
 
     @contextmanager
@@ -454,17 +454,14 @@ class _Memory:
     def _hole(self, size: int) -> int | None:
         """Return the offset of the first hole of `size` bytes."""
         kept = np.flatnonzero(self._table[:, _SIZE])
-        begins: NDArray[np.int64] = self._table[kept, _OFFSET]
-        sizes: NDArray[np.int64] = np.abs(self._table[kept, _SIZE])
-        ends = begins + _rooms(sizes)
-        starts = np.sort(np.append(ends, self._begin_bytes))
+        begins = self._table[kept, _OFFSET]
+        starts = np.sort(np.append(begins + self._table[kept, _ROOM], self._begin_bytes))
         holes = np.flatnonzero(np.sort(np.append(begins, len(self._map))) - starts >= size)
         return starts.item(holes[0]) if len(holes) else None
 
     def _free(self, block: int) -> None:
-        offset, size = self._table.item(block, _OFFSET), abs(self._table.item(block, _SIZE))
-        self._table[block, _SIZE] = -size
-        self._map.madvise(mmap.MADV_REMOVE, offset, _room(size))
+        self._table[block, _SIZE] = -abs(self._table.item(block, _SIZE))
+        self._map.madvise(mmap.MADV_REMOVE, self._table.item(block, _OFFSET), self._table.item(block, _ROOM))
         self._table[block, _SIZE] = 0
 
     @contextmanager
@@ -526,7 +523,7 @@ if sys.platform == "linux":
 
 
 def _table_bytes(blocks: int) -> int:
-    return _whole_pages(_TOKEN_BYTES + 3 * 8 * blocks)
+    return _whole_pages(_TOKEN_BYTES + 4 * 8 * blocks)
 
 
 def _whole_pages(size: int) -> int:
@@ -537,10 +534,3 @@ def _room(size: int) -> int:
     """Return the bytes that a block of some size gets: up to a sixteenth more, so that one fits in another's place."""
     step = max(mmap.PAGESIZE, 1 << max(size.bit_length() - 5, 0))
     return -(-size // step) * step
-
-
-def _rooms(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return `_room` of each of some sizes; for a single one, NumPy takes ten times as long."""
-    steps = np.maximum(mmap.PAGESIZE, 1 << np.maximum(np.frexp(sizes)[1] - 5, 0).astype(np.int64))
-    rooms: NDArray[np.int64] = -(-sizes // steps) * steps
-    return rooms
