@@ -29,7 +29,9 @@ from penstock._strides import (
     in_one_piece,
     is_spread,
     new_memory,
+    row_of,
     span_of,
+    viewed_as,
     with_strides,
     without_wide_gaps,
     written_into,
@@ -55,6 +57,7 @@ _Reduced: TypeAlias = str | tuple[Callable[..., Any], tuple[Any, ...]]
 _PARTS_OF_SUBCLASS: Final = 4  # of torch's reduced tensor of a subclass
 _PARTS_OF_CLASS: Final = 6  # of cloudpickle's reduced class, the last of which sets its attributes
 _TEXTS: Final = frozenset({np.bytes_, np.str_})
+_VIEWS: Final = frozenset({np.memmap, np.recarray, np.matrix})  # subclasses of arrays that have nothing but items
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 _IN_MODULES: Final = (type, FunctionType, ModuleType)
 _ALIGNED_BYTES: Final = 64  # no item of an array needs more
@@ -167,11 +170,11 @@ class _SharingPickler(_Pickler):
         """Note how to reduce arrays and tensors that share memory; return the arrays."""
         arrays: list[NDArray[Any]] = []
         for part in group:
-            array = array_of(part) if is_tensor(part) else part
-            if type(array) is np.ndarray and not array.dtype.hasobject:
+            array, reduced = _over_array(part)
+            if array is not None and not array.dtype.hasobject:
                 arrays.append(array)
-                if array is not part:
-                    self._reduced[id(part)] = tensor_of, (array, dtype_name(part))
+                if reduced is not None:
+                    self._reduced[id(part)] = reduced
         starts = [array.__array_interface__["data"][0] for array in arrays]
         spans = [span_of(array.dtype, array.shape, array.strides) for array in arrays]
         first = min((start - before for start, (before, _) in zip(starts, spans, strict=True)), default=0)
@@ -185,6 +188,29 @@ class _SharingPickler(_Pickler):
             place = memory, start - first, in_one_piece(array), array.dtype, array.shape, array.strides
             self._reduced[id(array)] = written_into, place
         return arrays
+
+
+def _over_array(part: object) -> "tuple[NDArray[Any] | None, _Reduced | None]":
+    """Return an array over the memory of an array, a tensor or a row, and how to make the part of it, if it is another.
+
+    Returns:
+        None in place of the array if the part has more than items, as a masked array does.
+    """
+    given: Any = part
+    kind: Any = cast("Any", type(given))
+    array: NDArray[Any] | None = None
+    if kind is np.ndarray:
+        array = given
+    elif is_tensor(part):
+        array = array_of(given)
+        return array, (tensor_of, (array, dtype_name(given)))
+    elif isinstance(part, np.void):
+        array = given.__array__()
+        return array, (row_of, (array,))
+    elif kind in _VIEWS:
+        array = given.view(np.ndarray)
+        return array, (viewed_as, (array, kind))
+    return array, None
 
 
 class _Memory:

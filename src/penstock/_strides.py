@@ -107,6 +107,16 @@ def written_into(
     return array
 
 
+def viewed_as(array: "NDArray[Any]", kind: "type[NDArray[Any]]") -> "NDArray[Any]":
+    """Return a view of an array as one of a subclass."""
+    return array.view(kind)
+
+
+def row_of(array: "NDArray[Any]") -> object:
+    """Return the only item of a structured array without axes, which is a view of its memory."""
+    return array[()]
+
+
 def copied_items(array: "NDArray[Any]", order: Literal["C", "F", "K"] = "K") -> "NDArray[Any]":
     """Return a copy of an array without gaps, with the bytes between the fields of its items."""
     items = whole_items(array) if type(array) is np.ndarray else array  # a subclass may have more than items

@@ -120,6 +120,11 @@ def test_bytes_between_fields_are_kept() -> None:
         assert decode(encode(array)).view("V16").tobytes() == array.view("V16").tobytes()
 
 
+def pairs() -> Any:
+    """Return an array with named fields."""
+    return np.zeros(3, [("a", "i4"), ("b", "f8")]).view(np.recarray)
+
+
 def halves(one: Any) -> tuple[Any, Any]:
     """Return two parts of an array or tensor, which overlap."""
     return one[:4], one[2:]
@@ -132,6 +137,9 @@ SHARING: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
     (lambda: {"in": [halves(np.arange(6))], "other": {"box": Box(3)}}, lambda element: element["in"][0][0]),
     (lambda: [(one := np.arange(12).reshape(6, 2))[:, 0], one.T], lambda element: element[0]),
     (lambda: [read_only((one := np.arange(6))[2:]), one], lambda element: element[1]),
+    (lambda: [(one := np.zeros((3, 2)).view(np.matrix))[:2], one[1:]], lambda element: element[0]),
+    (lambda: [(one := pairs())["a"], one[1:]], lambda element: element[1]["a"]),
+    (lambda: [(one := np.asarray(pairs()))["a"], one[2], one[2]], lambda element: element[0]),
     (lambda: [one := [1, 2], one], lambda element: element[0]),
     (lambda: (one := Box(np.arange(6)), one.x[3:]), lambda element: element[0].x),
 ]
