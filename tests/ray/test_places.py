@@ -35,9 +35,7 @@ TESTS: Final[list[Any]] = [
     test_seen.test_a_step_is_shown_with_the_bytes_that_training_logged,
     test_steps.test_every_place_decodes_the_same,
     test_user_errors.test_a_sampler_may_raise,
-    test_user_errors.test_an_exception_is_raised_unchanged,
     test_user_errors.test_rows_that_do_not_stack_name_their_batch,
-    test_user_errors.test_stop_iteration_is_an_error_not_an_end,
     test_writing.test_a_row_that_is_chosen_twice_is_not_shared,
     test_writing.test_each_element_is_written_to_once,
 ]
@@ -55,8 +53,15 @@ def _in_a_pool(test: Any) -> Callable[..., None]:
     copied = FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__, test.__closure__)
     copied.__kwdefaults__ = test.__kwdefaults__
     marks: list[pytest.Mark] = [mark for mark in test.pytestmark if mark.args[:1] != ("place",)]
+    assert not any("place" in mark.args[0] for mark in marks if mark.args), "it would run in its own places only"
     vars(copied)["pytestmark"] = marks
     return copied
 
 
 globals().update({test.__name__: _in_a_pool(test) for test in TESTS})
+
+
+@pytest.mark.parametrize("name", ["map", "source", "predicate, in order"])
+def test_stop_iteration_is_an_error_not_an_end(name: str, place: dict[str, Any]) -> None:
+    """A StopIteration of user code in the pool becomes a RuntimeError at its batch."""
+    test_user_errors.test_stop_iteration_is_an_error_not_an_end(name, place)
