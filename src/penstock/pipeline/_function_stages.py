@@ -78,7 +78,7 @@ class SyncStage(RunningStage):
             call = self.threads.start(applied, self.stop, slow=len(items) == 1)
             await call.forward_values(put)
             if call.error is not None:
-                raise self.call_failure(call.error)
+                raise self.call_failure(call)
             seconds = applied.seconds / len(stages)
             for number, stage in enumerate(stages):
                 stage.learn(applied.tried, seconds)
@@ -113,7 +113,7 @@ class SyncStage(RunningStage):
         call = self.threads.start(applied, self.stop, slow=len(items) == 1)
         await call.forward_values(put)
         if call.error is not None:
-            raise self.call_failure(call.error)
+            raise self.call_failure(call)
         self.learn(applied.tried, applied.seconds)
         self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
         if (failed := applied.take_failed()) is not None:

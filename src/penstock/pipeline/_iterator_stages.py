@@ -217,7 +217,7 @@ class GeneratorStage(RunningStage):
                 call = self._threads.start(pulled, self.stop)
                 await call.forward_values(put)
                 if call.error is not None:
-                    raise self.call_failure(call.error)
+                    raise self.call_failure(call)
                 seconds += pulled.seconds
                 self.count(pulled.tried - tried, pulled.count, int(pulled.failed is not None), pulled.seconds)
                 if (failed := pulled.take_failed()) is not None:

@@ -292,8 +292,10 @@ class RunningStage(ABC):
         elif rest := work.take_rest():
             self.give_back(end - len(rest), rest)
 
-    def call_failure(self, error: BaseException) -> BaseException:
-        """Return the exception to raise for a call that could not be made."""
+    def call_failure(self, call: ThreadCall) -> BaseException:
+        """Return the exception to raise for a call that could not be made, and that keeps it no longer."""
+        error, call.error = call.error, None
+        assert error is not None
         cause = error.__cause__ if isinstance(error, FatalError) else None
         return error if cause is None else stage_failure(self.name, cause)
 

@@ -194,7 +194,10 @@ class SubprocessPipeline(Generic[OutT_co]):
             except BaseException:
                 link.due = (kind, content)
                 raise
-            raise over if error is None else error
+            try:
+                raise over if error is None else error
+            finally:
+                del over, error  # their traceback refers to this frame, which would be a reference cycle
         item: OutT_co = content
         return item  # with no call since the item was received, after which a signal handler might raise
 
@@ -277,7 +280,10 @@ class AutoStop(Generic[OutT_co]):
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         failure = self._runs.stop(self._timeout)
         if error is None and failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback refers to this frame, which would be a reference cycle
 
 
 class PassIterator(Iterator[Item]):
@@ -308,7 +314,10 @@ class PassIterator(Iterator[Item]):
                 continue
             self._ended = True
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame, which would be a reference cycle
         raise StopIteration
 
 
@@ -346,7 +355,10 @@ class AsyncPassIterator(AsyncIterator[Item]):
                 continue
             self._ended = True
             if error is not None:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame, which would be a reference cycle
         raise StopAsyncIteration
 
     async def _begin(self) -> tuple[int, Link, bool]:

@@ -5,13 +5,15 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import psutil
 import pytest
 
@@ -19,6 +21,7 @@ from penstock.errors import ClosedError, PipelineFailure, UsageError, WorkerErro
 from penstock.pipeline import PipelineBuilder
 from penstock.pipeline._processes import Executors, ProcessExecutor, RemoteStage, open_processes
 from tests.pipeline.processes import ops
+from tests.pipeline.running.reading import Again
 from tests.processes.helping import watched
 from tests.promptness import is_prompt
 
@@ -254,3 +257,25 @@ def test_a_death_in_a_pipeline() -> None:
         received = list(pipeline)
         assert [item for item in range(6) if item not in received] == [int(each.item) for each in pipeline.dropped()]
         assert received[-1] == 5
+
+
+def test_a_death_that_is_forgotten_keeps_no_items() -> None:
+    """The item that crashed its process is gone with the failure, without Python's collector."""
+    made: list[weakref.ref[Any]] = []
+
+    def numbers() -> Iterator[Any]:
+        for number in range(4):
+            array = np.full(1, number)
+            made.append(weakref.ref(array))
+            yield array
+
+    builder = PipelineBuilder().add_source(Again(numbers)).pipe(ops.kill_at, executor=ProcessExecutor(1))
+    pipeline = builder.add_sink().build(num_threads=1)
+    gc.disable()
+    try:
+        with suppress(PipelineFailure):
+            list(pipeline)
+        pipeline.stop()
+        assert [each() for each in made] == [None] * 4
+    finally:
+        gc.enable()

@@ -1,7 +1,10 @@
 """A pipeline in a process of its own: items, passes, failures, dropped items and the report."""
 
 import asyncio
+import gc
 import itertools
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +172,33 @@ def _read_up_to_the_failure(pipeline: SubprocessPipeline[Any]) -> None:
 def test_a_failure_that_nobody_reads() -> None:
     """Leaving the scope raises a failure that was not read."""
     with pytest.raises(PipelineFailure, match="refuse_odd"), started([0, 2, 3], ops.refuse_odd).auto_stop() as pipeline:
+        _read_up_to_the_failure(pipeline)
+
+
+def _failure_of(read: Callable[[], object]) -> "weakref.ref[PipelineFailure]":
+    try:
+        read()
+    except PipelineFailure as failure:
+        return weakref.ref(failure)
+    pytest.fail("there was no failure")
+
+
+def test_a_failure_that_is_forgotten_is_gone() -> None:
+    """So are the frames of the program through which it went, without Python's collector, however the pass was read."""
+    gc.disable()
+    try:
+        with started([0, 3], ops.refuse_odd).auto_stop() as pipeline:
+            failures = [_failure_of(lambda: [*pipeline])]
+            iter(pipeline)  # begins another pass
+            failures += [_failure_of(lambda: [pipeline.get_item() for _ in range(2)])]
+        failures += [_failure_of(lambda: _leave_unread(pipeline))]
+        assert [each() for each in failures] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def _leave_unread(pipeline: SubprocessPipeline[Any]) -> None:
+    with pipeline.auto_stop():
         _read_up_to_the_failure(pipeline)
 
 

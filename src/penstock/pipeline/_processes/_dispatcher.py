@@ -584,11 +584,17 @@ def _run(dispatcher: Dispatcher, worker: Worker, call: Call) -> bool:
         if isinstance(result, PackedOutcomes):
             result.worker = worker
         call.future.set_result(result)
-    if isinstance(caught.error, DiedError):
-        dispatcher.died(call, caught.error.death, caught.error.begun)
+    is_alive = caught.error is None or _is_alive_after(caught.taken(), dispatcher, call)
+    del call  # the traceback of the exception, which the call may have now, refers to this frame
+    return is_alive
+
+
+def _is_alive_after(error: BaseException, dispatcher: Dispatcher, call: Call) -> bool:
+    """Return whether the process of a call that raised is alive, once the call is repeated or has failed."""
+    if isinstance(error, DiedError):
+        dispatcher.died(call, error.death, error.begun)
         return False
-    if caught.error is not None:
-        call.future.set_exception(caught.error)
+    call.future.set_exception(error)
     return True
 
 

@@ -140,11 +140,14 @@ class RemoteStage:
         outcomes.set_running_or_notify_cancel()
 
         def finish(submitted: Future[Any]) -> None:
-            with Caught() as caught:
-                result: PackedOutcomes = submitted.result()
-                outcomes.set_result(result.unpack())
-            if caught.error is not None:
-                outcomes.set_exception(as_exception(caught.error))
+            error = submitted.exception()  # not raised here, as in `_receive`
+            if error is None:
+                with Caught() as caught:
+                    result: PackedOutcomes = submitted.result()
+                    outcomes.set_result(result.unpack())
+                error = None if caught.error is None else caught.taken()
+            if error is not None:
+                outcomes.set_exception(as_exception(error))
 
         self._submit_at(step_generator, values).add_done_callback(finish)
         return outcomes
@@ -253,18 +256,22 @@ class _Sending:
             self.outcomes.add_done_callback(partial(_cancel_if_cancelled, weakref.ref(submitted)))
             submitted.add_done_callback(self._receive)
         if submitting.error is not None:
-            self._fail(submitting.error)
+            self._fail(submitting.taken())
 
     def _receive(self, submitted: Future[Any]) -> None:
         if submitted.cancelled():
             self.outcomes.cancel()
+            return
+        error = submitted.exception()  # not raised here, as its traceback would refer to this call, and so to itself
+        if error is not None:
+            self._fail(error)
             return
         outcomes: list[Outcome] = []
         with Caught() as caught:
             result: PackedOutcomes | list[Outcome] = submitted.result()
             outcomes = result.unpack() if isinstance(result, PackedOutcomes) else result
         if caught.error is not None:
-            self._fail(caught.error)
+            self._fail(caught.taken())
         elif self.outcomes.set_running_or_notify_cancel():
             self.outcomes.set_result(outcomes)
 
