@@ -93,6 +93,10 @@ PROCESSES: Final[Faults] = {
             *("if job.steps > 1 or crashed_whole:", "if job.steps > 1:"),
             "torch/test_dying_workers.py",
         ),
+        "drop-in: the bytes of batches don't bound a job": (
+            *("min(by_bytes, MAX_JOB_BATCHES)", "MAX_JOB_BATCHES"),
+            "torch/test_dying_workers.py::test_a_job_has_several_small_batches",
+        ),
     },
     "torch/_data_loader/_mapped_memory.py": {
         "drop-in: what the program has written to a private map is lost": (
