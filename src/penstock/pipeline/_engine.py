@@ -64,7 +64,7 @@ class BackgroundLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resources: Resources | None = None
         self._runs = asyncio.TaskGroup()
-        self._current: asyncio.Task[None] | None = None  # the task of the run; used on the loop only
+        self._current: asyncio.Task[None] | None = None  # the task of the run, until it ends; used on the loop only
         self._error: BaseException | None = None  # the reason why the loop did not start
         self._is_abandoned = False  # `start` gave up before the loop ran
 
@@ -189,8 +189,10 @@ class BackgroundLoop:
             ended.set_result(None)
             return
 
-        def end(_: object) -> None:
+        def end(task: asyncio.Task[None]) -> None:
             main.close()  # in case it never began
+            if self._current is task:
+                self._current = None  # the frames of its exception may refer to the loop's, and so to `self`
             ended.set_result(None)
 
         self._cancel()

@@ -73,8 +73,8 @@ class SyncStage(RunningStage):
                 await self._put_timed(values)  # a stage with a probe is not fused, so this is the last one
 
         stages = await self._enter()
+        applied = Applied(tuple(stage.op for stage in stages), items)
         try:
-            applied = Applied(tuple(stage.op for stage in stages), items)
             call = self.threads.start(applied, self.stop, slow=len(items) == 1)
             await call.forward_values(put)
             if call.error is not None:
@@ -83,9 +83,10 @@ class SyncStage(RunningStage):
             for number, stage in enumerate(stages):
                 stage.learn(applied.tried, seconds)
                 stage.count(applied.tried_by(number), made, int(applied.failed is not None), seconds)
-            if (failed := applied.take_failed()) is not None:
-                stages[failed.function].drop_or_raise(failed)
+            if applied.failed is not None:
+                stages[applied.failed.function].drop_or_raise(applied.failed)
         finally:
+            applied.failed = None
             for stage in stages:
                 stage.leave()
 
@@ -111,13 +112,16 @@ class SyncStage(RunningStage):
 
         applied = Applied((self.op,), items)
         call = self.threads.start(applied, self.stop, slow=len(items) == 1)
-        await call.forward_values(put)
-        if call.error is not None:
-            raise self.call_failure(call)
-        self.learn(applied.tried, applied.seconds)
-        self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
-        if (failed := applied.take_failed()) is not None:
-            results.append(failed)
+        try:
+            await call.forward_values(put)
+            if call.error is not None:
+                raise self.call_failure(call)
+            self.learn(applied.tried, applied.seconds)
+            self.count(applied.tried, made, int(applied.failed is not None), applied.seconds)
+            if applied.failed is not None:
+                results.append(applied.failed)
+        finally:
+            applied.failed = None
         if has_turn:
             await self._put_results(results)
             await order.end_turn(self._put_results, applied.tried)

@@ -20,7 +20,8 @@ cleared, and clearing closes a suspended coroutine that passed the exception on 
 
 The failure that ends a pass has the frames of the user's code, but none of the pipeline's (`without_own_frames`). Those
 hold items, and some of them the exception, a reference cycle that would keep the items of the pass alive until Python's
-collector runs. The frame of a user's function still refers to the frames that called it, so these keep no exception.
+collector runs. The frame of a user's function still refers to the frames that called it, so these are cleared once they
+have ended (`clear_callers`).
 
 Failures are counted and listed on the event loop's thread.
 """
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from fractions import Fraction
+from types import FrameType
 from typing import Final, TypeVar, cast
 
 from penstock._caught import Caught, raised_by_handler
@@ -220,7 +222,7 @@ def _release_frames(error: BaseException) -> None:
             error.add_note(f"{_NOTE}\n{text}")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an exception, its causes and contexts, and the members of groups among them, each once."""
     seen: set[int] = set()
     remaining: list[BaseException | None] = [error]
@@ -266,10 +268,29 @@ def summary_of(error: BaseException) -> str:
 def without_own_frames(error: Error) -> Error:
     """Return an exception, and release the frames of the pipeline at the beginning of its traceback."""
     trace = error.__traceback__
-    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("penstock.pipeline."):
+    while trace is not None and _is_own(trace.tb_frame):
         trace = trace.tb_next
     BaseException.with_traceback(error, trace)  # a subclass may refuse to have attributes set
     return error
+
+
+def clear_callers(error: BaseException | None) -> None:
+    """Clear those of the pipeline's frames that have called the code that raised an exception, and have ended.
+
+    Call it when none of them is a coroutine that waits, since that would be closed.
+    """
+    for each in _chain(error):
+        trace = each.__traceback__
+        frame = None if trace is None else trace.tb_frame
+        while frame is not None:
+            if _is_own(frame):
+                with suppress(RuntimeError):  # it still runs
+                    frame.clear()
+            frame = frame.f_back
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("penstock.pipeline.")
 
 
 def _caused(message: str, stage: str, item: str, error: BaseException) -> PipelineFailure:

@@ -102,9 +102,10 @@ class RunningSource:
                 if call.error is not None:
                     raise call.error
                 self._count(pulled)
-                if (failed := pulled.take_failed()) is not None:
-                    raise stage_failure(self._name, failed.error)
+                if pulled.failed is not None:
+                    raise stage_failure(self._name, pulled.failed.error)
         finally:
+            pulled.failed = None
             await _close(pulled, self._threads)
 
     async def _read_at_hand(self, items: Sequence[object]) -> None:
@@ -220,10 +221,11 @@ class GeneratorStage(RunningStage):
                     raise self.call_failure(call)
                 seconds += pulled.seconds
                 self.count(pulled.tried - tried, pulled.count, int(pulled.failed is not None), pulled.seconds)
-                if (failed := pulled.take_failed()) is not None:
+                if pulled.failed is not None:
                     await self._wait_for_turn(number)
-                    self.drop_or_raise(failed)
+                    self.drop_or_raise(pulled.failed)
         finally:
+            pulled.failed = None
             await _close(pulled, self._threads)
         if pulled.tried:
             self.learn(pulled.tried, seconds)

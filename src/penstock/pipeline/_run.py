@@ -72,7 +72,14 @@ from penstock.pipeline._function_stages import (
     SyncStage,
     skipping_none,
 )
-from penstock.pipeline._items import DroppedItem, FailureLimit, stage_failure, summary_of, without_own_frames
+from penstock.pipeline._items import (
+    DroppedItem,
+    FailureLimit,
+    clear_callers,
+    stage_failure,
+    summary_of,
+    without_own_frames,
+)
 from penstock.pipeline._iterator_stages import DisaggregateStage, GeneratorStage, RunningSource
 from penstock.pipeline._ops import Item, kind_of
 from penstock.pipeline._outlet import Outlet
@@ -413,7 +420,7 @@ def _no_failure() -> None:
 
 async def run(stages: Sequence[StageTask]) -> None:
     """Run all stages to their ends."""
-    tasks: dict[int, asyncio.Task[None]] = {}
+    tasks: dict[int, asyncio.Task[PipelineFailure | None]] = {}
     try:
         async with asyncio.TaskGroup() as group:
             for stage in stages:
@@ -421,6 +428,10 @@ async def run(stages: Sequence[StageTask]) -> None:
             if tasks:
                 await _ended(stages, tasks)
     finally:
+        for task in tasks.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                failure = task.result()
+                clear_callers(None if failure is None else failure.__cause__)  # now, when all frames have ended
         tasks.clear()  # a task keeps the traceback of its cancellation, whose frames hold this dict: a reference cycle
         for stage in stages:  # a task cancelled before its first step hasn't ended them; a second end has no effect
             stage.beside.clear()  # the tasks of joined flows hold one another
@@ -428,7 +439,7 @@ async def run(stages: Sequence[StageTask]) -> None:
                 output.end(None)
 
 
-async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[None]]) -> None:
+async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[PipelineFailure | None]]) -> None:
     """Wait until all tasks have ended.
 
     Raises:
@@ -442,7 +453,12 @@ async def _ended(stages: Sequence[StageTask], tasks: dict[int, asyncio.Task[None
         raise
 
 
-async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None:
+async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[PipelineFailure | None]]) -> PipelineFailure | None:
+    """Run a stage to its end.
+
+    Returns:
+        The failure that it passes on; None if there is none.
+    """
     failure: PipelineFailure | None = None
     with Caught() as caught:
         await stage.run()
@@ -457,6 +473,7 @@ async def _drive(stage: StageTask, tasks: dict[int, asyncio.Task[None]]) -> None
         tasks[id(other)].cancel()
     if is_cancelled:
         clear_frames(caught.taken().__traceback__)  # a task group's frame holds the error, which holds the frame
+    return failure
 
 
 def _failure_from(stage: str, error: BaseException) -> PipelineFailure:

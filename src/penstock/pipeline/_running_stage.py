@@ -38,7 +38,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from penstock._caught import Caught
 from penstock.errors import PipelineFailure
 from penstock.pipeline._channels import Channel, Output, Waiters
-from penstock.pipeline._items import FailureLimit, FatalError, stage_failure, without_own_frames
+from penstock.pipeline._items import FailureLimit, FatalError, clear_callers, stage_failure, without_own_frames
 from penstock.pipeline._statistics import Probe
 from penstock.pipeline._threads import Applied, Failed, Pulled, StopFlag, ThreadCall
 
@@ -94,6 +94,12 @@ class InOrder:
             await self._deliver_ready(by)
         elif len(self._early) > self._window and not self._channel.is_pass_over:
             await self._blocked.wait()
+
+    def take_failed(self) -> "list[Failed]":
+        """Return the failures that wait for a result that never comes, and keep no result."""
+        failed = [result for result, _ in self._early.values() if type(result) is Failed]
+        self._early.clear()
+        return failed
 
     async def wait_for_turn(self, number: int) -> None:
         """Wait until the result is the next to be delivered; the lane then delivers it, and calls `end_turn`."""
@@ -172,6 +178,7 @@ class RunningStage(ABC):
         self._protected: set[asyncio.Task[None]] = set()  # lanes that hold results
         self._failure: BaseException | None = None
         self._group = asyncio.TaskGroup()
+        self._order: InOrder | None = None
         self._in_pass = False
         self._counts = self._probe is not None or self.failure_limit.is_rate
         self._input.free_lanes = self.concurrency
@@ -185,6 +192,8 @@ class RunningStage(ABC):
                     self._start_lanes()
             finally:  # a lane that was cancelled before its first step is a task whose exception's frame holds `self`
                 self._lanes.clear()
+                for failed in [] if self._order is None else self._order.take_failed():
+                    clear_callers(failed.error)
             self._in_pass = False
             self._idle = 0
             self._input.free_lanes = self.concurrency
@@ -246,7 +255,9 @@ class RunningStage(ABC):
             error = stage_failure(self.name, error)
         elif isinstance(error, PipelineFailure):
             without_own_frames(error)
-        if self._failure is None:
+        if self._failure is not None:
+            clear_callers(error.__cause__)
+        else:
             self._failure = error
             self.stop.is_set = True
             for other in self._lanes - self._protected:

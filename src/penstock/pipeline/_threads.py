@@ -109,7 +109,7 @@ class ThreadCall:
     def __init__(
         self, function: Callable[["ThreadCall"], None], stop: StopFlag, notifications: "Notifications", *, slow: bool
     ) -> None:
-        self.function = function
+        self.function: Callable[[ThreadCall], None] | None = function
         self.stop = stop
         self.values: list[object] = []
         self.done = False
@@ -123,9 +123,11 @@ class ThreadCall:
 
     def run(self) -> None:
         """Run the function, and notify the loop of its end."""
+        assert self.function is not None
         self._has_begun = True
         with Caught() as caught:
             self.function(self)
+        self.function = None  # which has items
         self.error = caught.error
         self._notifications.send(self._finish)
 
@@ -353,7 +355,8 @@ class Applied:
 
     Attributes:
         tried: how many of the items were tried, including the one that failed.
-        failed: the item that failed, which was the last one tried; None if none did.
+        failed: the item that failed, which was the last one tried; None if none did. The stage resets it, since the
+            frames of its exception refer to this object.
         seconds: how long the call took.
     """
 
@@ -380,11 +383,6 @@ class Applied:
         """Return how many items reached a function, after the call: those that none before it skipped or failed on."""
         has_failed = self.failed is not None and self.failed.function < function
         return self.tried - sum(self._skipped[:function]) - has_failed
-
-    def take_failed(self) -> Failed | None:
-        """Return the item that failed, or None, after the call; keep it no longer: its exception refers to this."""
-        failed, self.failed = self.failed, None
-        return failed
 
     def take_rest(self) -> list[object]:
         """Return the items that were not begun; the call then won't begin them."""
@@ -438,7 +436,7 @@ class Pulled:
         room: how many values the next call may pull.
         tried: of how many items iterators were opened, including one that failed.
         count: how many values the last call pulled.
-        failed: the item that failed in the last call; None if none did.
+        failed: the item that failed in the last call; None if none did. The stage resets it, as that of `Applied`.
         seconds: how long the last call took.
     """
 
@@ -475,11 +473,6 @@ class Pulled:
     def has_more(self) -> bool:
         """Whether another call may pull a value."""
         return self.is_open or length_hint(self._left) > 0
-
-    def take_failed(self) -> Failed | None:
-        """Return the item that failed, or None, after the call; keep it no longer: its exception refers to this."""
-        failed, self.failed = self.failed, None
-        return failed
 
     def take_rest(self) -> list[object]:
         """Return the items that were not begun; the call then won't begin them."""
