@@ -42,7 +42,7 @@ from penstock._runtime._batches import (
 )
 from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
 from penstock._runtime._policy import READ_BYTES
-from penstock._runtime._sent_batches import SentRun, received, send
+from penstock._runtime._sent_batches import SentRun, in_memory, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
 from penstock._tree import is_array, map_leaves, runs_code
 from penstock.batching import Column, Layout, LayoutMismatchError, Stack, copied, layout_of
@@ -293,8 +293,14 @@ class BatchWork(Work):
         """The layout of the rows, if it is known now."""
         return self._learned.layout
 
-    def stacked(self) -> tuple[Element, list[int]] | None:
-        """Return all rows as one batch, and the bounds of the steps in it; None where rows aren't stacked so."""
+    def stacked(self, parts: Sequence[list[Any]]) -> tuple[Element, list[int] | bytes] | None:
+        """Return all batches in one element, and what divides it, as `Stream.next_stacked` does.
+
+        Args:
+            parts: the results of all blocks.
+        """
+        if self._makes_batches and self._memory is not None:
+            return in_memory([*itertools.chain.from_iterable(parts)], cast("Lease", self._memory))
         step = self._program.batch
         has_mask = step is not None and step.value.mask is not None
         if self.shape.has_merge or self._makes_batches or self.layout is None or step is None or has_mask:

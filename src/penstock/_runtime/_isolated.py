@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from penstock._caught import Caught
 from penstock._graph import Element, walk
@@ -80,6 +80,7 @@ from penstock._runtime._policy import (
 )
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._runtime import Runtime
+from penstock._runtime._sent_batches import from_memory
 from penstock._runtime._shared_values import shared
 from penstock._runtime._streams import EndOfEpoch, JobStream, Owner, Stream, Supplier
 from penstock._runtime._worker_processes import Inherited
@@ -90,6 +91,10 @@ from penstock.errors import ClosedError, EndOfPipeError, MessageError, PeerError
 from penstock.events import WorkerDied
 from penstock.transport import TensorPipeReader
 from penstock.transport._encoding import Unreadable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _logger = logging.getLogger("penstock")
 
@@ -606,8 +611,7 @@ class HelperSupplier(ReceivedSupplier):
             return None
         reports: tuple[BatchReport, ...] = pickle.loads(packed) if packed else ()
         if bounds is not None:
-            columns, structure = flatten(batches[0])
-            batches = cut(structure, columns, bounds.tolist(), COPIED_BYTES)
+            batches = _divided(batches[0], bounds)
         elif process.reader.has_unreadable:
             for index, batch in enumerate(batches):
                 if (error := _unreadable(batch)) is not None:
@@ -638,6 +642,14 @@ class HelperSupplier(ReceivedSupplier):
             "batches outside of the helper process of isolated=True. Raise memory=, keep fewer batches, or use "
             "copy=True, which delivers copies."
         )
+
+
+def _divided(element: Element, bounds: "NDArray[np.int64] | bytes") -> list[Element]:
+    """Return the batches that are in one element of a message."""
+    if isinstance(bounds, bytes):
+        return from_memory(element, bounds, COPIED_BYTES)
+    columns, structure = flatten(element)
+    return cut(structure, columns, bounds.tolist(), COPIED_BYTES)
 
 
 def _unreadable(batch: Element) -> MessageError | None:

@@ -73,11 +73,12 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 ResultT = TypeVar("ResultT")
-Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | None]
+Message: TypeAlias = tuple[int, int, list[Element], bytes, int, NDArray[np.int64] | bytes | None]
 """A message of the data channel: `(run, kind, batches, reports, bytes_in_flight, bounds)`.
 
 Where `bounds` is an array, all batches are stacked in the only one of `batches`, and batch i is its rows [bounds[i],
-bounds[i + 1]): then several batches cost hardly more than one. `reports` is pickled.
+bounds[i + 1]): then several batches cost hardly more than one. Where it is bytes, that one is the memory that worker
+processes wrote the batches into, and `bounds` has its pickled runs. `reports` is pickled.
 """
 _ONLY_BATCH: Final = "[2][0]"  # the path of the only batch in its message
 
@@ -462,11 +463,12 @@ class _Helper:
         kind: MessageKind,
         batches: list[Element],
         reports: list[BatchReport],
-        bounds: list[int] | None = None,
+        bounds: list[int] | bytes | None = None,
     ) -> None:
         packed = b"" if all(each == NO_REPORT for each in reports) else pickle.dumps(tuple(reports))
         in_flight = self._runtime.bytes_in_flight() + self._sender.arena.counters.bytes
-        message: Message = (run, int(kind), batches, packed, in_flight, None if bounds is None else np.array(bounds))
+        divides = np.array(bounds) if isinstance(bounds, list) else bounds
+        message: Message = (run, int(kind), batches, packed, in_flight, divides)
         try:
             slots = self._run_steps(lambda: self._sender.sending(message))
         except UsageError as error:
@@ -492,7 +494,7 @@ class _Helper:
 
 
 class Send(Protocol):
-    """Sends batches; with `bounds`, they are stacked."""
+    """Sends batches; with `bounds`, they are in one element, as in a `Message`."""
 
     def __call__(
         self,
@@ -500,7 +502,7 @@ class Send(Protocol):
         kind: MessageKind,
         batches: list[Element],
         reports: list[BatchReport],
-        bounds: list[int] | None = None,
+        bounds: list[int] | bytes | None = None,
         /,
     ) -> None: ...
 
@@ -555,8 +557,8 @@ class Outbox:
         self._bytes += size_bytes
         self._has_large |= size_bytes >= SHARED_BYTES
 
-    def send_stacked(self, stacked: Element, bounds: list[int], tokens: Sequence[Token]) -> None:
-        """Send batches that are stacked in memory, at once; there are no others."""
+    def send_stacked(self, stacked: Element, bounds: list[int] | bytes, tokens: Sequence[Token]) -> None:
+        """Send batches that are in one element, at once; there are no others."""
         reports = [self._report(tokens[0])]
         if tokens[0] is not None:
             reports += (NO_REPORT._replace(token=token) for token in tokens[1:])

@@ -9,6 +9,7 @@ That is for batches that are an array, or a dict, list or tuple of arrays; tenso
 Others travel as pickles, in which lists of texts are packed.
 """
 
+import itertools
 import operator
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._graph import Element
-from penstock._memory import Lease, Region, aligned
+from penstock._memory import Lease, Region, aligned, array_over
 from penstock._packed_strings import PackedStrings, is_list, packed
 from penstock._runtime._room import Room
 from penstock._strides import copied_rows
@@ -28,6 +29,7 @@ from penstock._tree import IMMUTABLE
 
 _KINDS: Final = "biufc"
 _PACKED: Final = IMMUTABLE | {PackedStrings}
+_PART_BYTES: Final = 1 << 14  # by which memory is sent: each other size is one more layout for the pipe
 _REGISTERED: Final = 2  # `isbuiltin` of the dtypes that other packages add to NumPy
 _Arrays: TypeAlias = Sequence[NDArray[Any]]
 
@@ -52,7 +54,7 @@ class _Form(NamedTuple):
     leaves: tuple[_Leaf, ...]
     size_bytes: int
 
-    def columns(self, count: int, memory: Region | Lease, start_bytes: int) -> list[NDArray[Any]]:
+    def columns(self, count: int, memory: Region | Lease | NDArray[np.uint8], start_bytes: int) -> list[NDArray[Any]]:
         """Return arrays over memory, with a leading axis of `count` batches, for each array of a batch."""
         buffer = cast("memoryview", memory)
         return [
@@ -99,7 +101,23 @@ def received(runs: Iterable[SentRun], memory: Lease, copied_bytes: int) -> Itera
         yield from run if isinstance(run, list) else written(run, memory, copied_bytes)
 
 
-def written(run: WrittenRun, memory: Lease, copied_bytes: int) -> list[Element]:
+def in_memory(runs: Sequence[SentRun], memory: Lease) -> tuple[NDArray[np.uint8], bytes] | None:
+    """Return the memory with all batches that were sent, and its pickled runs; None if any batch was pickled."""
+    places = [run for run in runs if not isinstance(run, list)]
+    if len(places) < len(runs) or not runs:
+        return None
+    end = max(start + count * _form_of(form).size_bytes for form, count, start in places)
+    whole = -(-end // _PART_BYTES) * _PART_BYTES
+    return array_over(memory, (min(whole, len(memory)),), np.uint8), pickle.dumps(places)
+
+
+def from_memory(memory: NDArray[np.uint8], runs: bytes, copied_bytes: int) -> list[Element]:
+    """Return the batches of `in_memory`, in the process that has received these two; see `received`."""
+    places: list[WrittenRun] = pickle.loads(runs)
+    return list(itertools.chain.from_iterable(written(run, memory, copied_bytes) for run in places))
+
+
+def written(run: WrittenRun, memory: Lease | NDArray[np.uint8], copied_bytes: int) -> list[Element]:
     """Return the batches of a run; see `received`."""
     form = _form_of(run[0])
     columns = form.columns(run[1], memory, run[2])

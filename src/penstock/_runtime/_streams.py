@@ -87,10 +87,12 @@ class Stream(ABC):
         """Return whether `next` would return without waiting for other threads."""
         return True
 
-    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
-        """Deliver several batches, stacked in one: that one, the bounds of the batches in it, and their tokens.
+    def next_stacked(self) -> tuple[Element, list[int] | bytes, Sequence[Token]] | None:
+        """Deliver several batches in one element: that, what divides it, and their tokens.
 
-        None where that isn't possible; then `next` delivers the batches, or raises.
+        The element is the stacked batches, which their bounds divide; or the memory that they were written in, divided
+        by its pickled runs (`from_memory` in `_sent_batches`). None where neither is possible; then `next` delivers the
+        batches, or raises.
         """
         return None
 
@@ -261,7 +263,7 @@ class Supplier(ABC, Generic[AnyJob]):
         del job, index
         return None
 
-    def stacked(self, job: AnyJob) -> tuple[Element, list[int], Sequence[Token]] | None:
+    def stacked(self, job: AnyJob) -> tuple[Element, list[int] | bytes, Sequence[Token]] | None:
         """Return what `next_stacked` of a stream does, once; None where that isn't possible."""
         del job
         return None
@@ -405,7 +407,7 @@ class JobStream(Stream, Generic[AnyJob]):
             self._job = None
         return self._supplier.delivered(job, index, batch)
 
-    def next_stacked(self) -> tuple[Element, list[int], Sequence[Token]] | None:
+    def next_stacked(self) -> tuple[Element, list[int] | bytes, Sequence[Token]] | None:
         if self._owner.is_closed:
             self._owner.check()
         if self._job is not None or self._error is not None:
@@ -519,8 +521,8 @@ class BatchSupplier(Supplier[BatchJob]):
     def fileno(self) -> int:
         return self._scheduler.fileno(self._client)
 
-    def stacked(self, job: BatchJob) -> tuple[Element, list[int], Sequence[Token]] | None:
-        stacked = None if job.failed else job.work.stacked()
+    def stacked(self, job: BatchJob) -> tuple[Element, list[int] | bytes, Sequence[Token]] | None:
+        stacked = None if job.failed else job.work.stacked(job.parts)
         if stacked is None:
             return None
         step_range = job.work.step_range

@@ -1,15 +1,20 @@
-"""Small batches that are stacked in memory are sent together, and the consumer's process divides them."""
+"""Small batches that are in one memory are sent together, and the consumer's process divides them."""
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import penstock as ps
+from tests.equivalence.definition import digest
+from tests.equivalence.kinds import is_numpy
 from tests.loader.isolated.parts import isolated, most_in_flight, same
 
 pytestmark = [
@@ -17,6 +22,30 @@ pytestmark = [
     pytest.mark.each_value,
 ]
 EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
+
+
+def without_box(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a batch of `mixed`."""
+    return {"image": batch["image"], "label": batch["label"]}
+
+
+KINDS: list[Callable[[NDArray[np.int64]], dict[str, Any]]] = [
+    lambda batch: {"x": batch, "sums": batch.sum(axis=1)},
+    lambda batch: {"x": np.asfortranarray(batch), "two": batch[:2, :2].copy()},
+    lambda batch: {"x": batch.astype(np.float32), "one": batch[:, :1].copy()},
+    lambda batch: {"x": batch.reshape(len(batch), 50, 50).transpose(0, 2, 1).copy("K")},
+    lambda batch: {"x": batch, "texts": [str(number) for number in batch[:, 0]]},
+]
+
+
+def of_a_kind(batch: NDArray[np.int64]) -> dict[str, Any]:
+    """Return a batch of one of the kinds; many in a row are of the same."""
+    return KINDS[int(batch[0, 0]) // 800 % len(KINDS)](batch)
+
+
+def layouts(batch: dict[str, Any]) -> list[tuple[tuple[int, ...], bool]]:
+    """Return the strides of a batch's arrays, and whether they may be written to."""
+    return [(leaf.strides, leaf.flags.writeable) for leaf in batch.values() if is_numpy(leaf)]
 
 
 def mixed(number: int) -> dict[str, Any]:
@@ -59,10 +88,20 @@ def test_equals_the_definition(
         assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_batches_of_a_job_share_memory(workers: Any) -> None:
+def test_results_of_functions_arrive_as_processes_wrote_them() -> None:
+    """Jobs of one kind, of several, and with texts, which aren't in the memory, arrive with their orders of axes."""
+    dataset = ps.range(4000).map(partial(np.full, 2_500)).batch(4, remainder="keep").map(of_a_kind)
+    with ps.Loader(dataset) as inline, isolated(dataset, 2, workers="processes") as loader:
+        expected = [(digest(batch), layouts(batch)) for batch in inline]
+        for _ in range(2):
+            assert [(digest(batch), layouts(batch)) for batch in loader] == expected
+
+
+@pytest.mark.parametrize(("workers", "above"), [("threads", False), ("processes", False), ("processes", True)])
+def test_batches_of_a_job_share_memory(workers: Any, above: bool) -> None:  # noqa: FBT001 - a case
     """Large leaves of a job's batches are in one memory, small ones in none, and a write changes one batch."""
     dataset = ps.range(1600).map(mixed).batch(8)
+    dataset = dataset.map(without_box) if above else dataset
     with warnings.catch_warnings(), isolated(dataset, 1, workers=workers) as loader:
         warnings.simplefilter("ignore")  # about kept batches
         assert len(list(loader)) == 200
