@@ -98,7 +98,7 @@ def test_results_of_functions_arrive_as_processes_wrote_them() -> None:
 
 
 @pytest.mark.parametrize(("workers", "above"), [("threads", False), ("processes", False), ("processes", True)])
-def test_batches_of_a_job_share_memory(workers: Any, above: bool) -> None:  # noqa: FBT001 - a case
+def test_batches_of_a_job_share_memory(workers: Any, *, above: bool) -> None:
     """Large leaves of a job's batches are in one memory, small ones in none, and a write changes one batch."""
     dataset = ps.range(1600).map(mixed).batch(8)
     dataset = dataset.map(without_box) if above else dataset
