@@ -293,13 +293,15 @@ class BatchWork(Work):
         """The layout of the rows, if it is known now."""
         return self._learned.layout
 
-    def stacked(self, parts: Sequence[list[Any]]) -> tuple[Element, list[int] | bytes] | None:
+    def stacked(self, parts: Sequence[list[Any]], *, is_provided: bool) -> tuple[Element, list[int] | bytes] | None:
         """Return all batches in one element, and what divides it, as `Stream.next_stacked` does.
 
         Args:
             parts: the results of all blocks.
+            is_provided: whether the consumer has provided the memory, and can deliver it without a copy. Batches that
+                workers made lie in it with gaps, so that a copy of all of it would be far larger than they are.
         """
-        if self._makes_batches and self._memory is not None:
+        if is_provided and self._makes_batches and self._memory is not None:
             return in_memory([*itertools.chain.from_iterable(parts)], cast("Lease", self._memory))
         step = self._program.batch
         has_mask = step is not None and step.value.mask is not None

@@ -522,7 +522,8 @@ class BatchSupplier(Supplier[BatchJob]):
         return self._scheduler.fileno(self._client)
 
     def stacked(self, job: BatchJob) -> tuple[Element, list[int] | bytes, Sequence[Token]] | None:
-        stacked = None if job.failed else job.work.stacked(job.parts)
+        is_provided = self._client.memory_provider is not None
+        stacked = None if job.failed else job.work.stacked(job.parts, is_provided=is_provided)
         if stacked is None:
             return None
         step_range = job.work.step_range
