@@ -18,6 +18,7 @@ import zstandard
 
 import penstock as ps
 from penstock.errors import SourceError
+from penstock.sampling import Permutation
 from penstock.sources import HDF5, MDS, ArrayRecord, Arrow, LeRobot, Parquet, Source, Zarr, read_records
 from penstock.testing import assert_same
 from tests.programs.forked import outcome, started
@@ -156,8 +157,30 @@ def test_a_group_takes_the_pages_of_one_that_it_replaces(tmp_path: Path, monkeyp
     assert (removed, memory_bytes()) == ([], kept)
 
 
+def test_a_read_uses_no_group_longer_than_it_must(tmp_path: Path) -> None:
+    """The groups that a read has finished, and those that are used least, give their places to what it decodes."""
+    source = Parquet(write(tmp_path / "a.parquet"), decoded_bytes=10 * GROUP_BYTES)
+    expected = source.read(range(len(source)))
+    copy = pickle.loads(pickle.dumps(source))
+    for groups in (range(8), range(12), range(4, 12), range(12, 19)):
+        keys = [group * ROWS for group in groups]
+        assert_same(copy.read(keys), [expected[key] for key in keys])
+        assert memory_bytes() <= 10 * GROUP_BYTES + mmap.PAGESIZE  # and the table
+
+
+def test_copies_that_read_any_groups_keep_the_bound(tmp_path: Path) -> None:
+    """Three copies, each of which could keep the bound by itself, take hardly more together, however long they read."""
+    source = Parquet(write(tmp_path / "a.parquet"), decoded_bytes=5 * GROUP_BYTES)
+    sent = pickle.dumps(source)
+    copies = [pickle.loads(sent) for _ in range(3)]
+    for number, group in enumerate(map(Permutation(20 * GROUPS, seed=7), range(300))):
+        copies[number % 3][group % GROUPS * ROWS]
+    assert memory_bytes() <= 8 * GROUP_BYTES
+
+
 KILLED = """
 import os, pickle, signal, sys
+from penstock.sampling import Permutation
 from penstock.sources import Parquet
 path, rows, group_bytes = {path!r}, {rows}, {group_bytes}
 keys = range(0, len(Parquet(path)), rows)

@@ -20,6 +20,7 @@ Guarantees:
     pyarrow trusts offsets, so batches of files must have passed `validate_columns`.
 """
 
+import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -38,7 +39,7 @@ from penstock._tree import is_array
 from penstock.errors import CorruptRecordError, UsageError
 from penstock.sources._mapped import RowTable
 from penstock.sources._source import Keys, Record, dicts_of
-from penstock.sources._takers import Numbers, Piece, Strings, Taker, arrays_of
+from penstock.sources._takers import Numbers, Piece, Strings, Taker, arrays_of, received, sent
 
 Module = Any  # pyarrow has no types
 Array = Any  # a pyarrow.Array
@@ -98,7 +99,7 @@ class ArrowRows:
         self._names = tuple(names)
         self._style = style
         self._takers: list[Taker | None] | None = None  # None for a column that is read value by value
-        self._types: list[Array] | None = None
+        self._types: bytes | None = None  # of columns that another process has sent, pickled
         self._begin([batch.num_rows for batch in self._batches])
 
     def _begin(self, counts: Sequence[int]) -> None:
@@ -113,18 +114,16 @@ class ArrowRows:
             "style": "PLAIN" if self._style is PLAIN else "NUMPY",
             "names": self._names,
             "counts": [batch.num_rows for batch in self._batches],
-            "types": types,
-            "content": _stream_of(self._batches) if types is None else self.takers(),
+            "types": None if types is None else pickle.dumps(types),
+            "content": _stream_of(self._batches) if types is None else sent(self.takers()),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._names, self._types = state["names"], state["types"]
         self._style = {"PLAIN": PLAIN, "NUMPY": NUMPY}[state["style"]]
-        self._takers = None
+        self._takers = None if self._types is None else list(map(received, state["content"]))
         if self._types is None:
             self._batches = _batches_of(state["content"])
-        else:
-            self._takers = state["content"]
         self._begin(state["counts"])
 
     def _types_of_takers(self) -> list[Array] | None:
@@ -144,7 +143,7 @@ class ArrowRows:
     @cached_property
     def _batches(self) -> list[Array]:
         """The record batches that have rows; those of another process are made when something needs them."""
-        takers, types = cast("list[Taker]", self._takers), self._types or []
+        takers, types = cast("list[Taker]", self._takers), pickle.loads(cast("bytes", self._types))
         columns = [arrays_of(taker, kind) for taker, kind in zip(takers, types, strict=True)]
         make = need_arrow().RecordBatch.from_arrays
         return [make(list(arrays), names=self._names) for arrays in zip(*columns, strict=True)]

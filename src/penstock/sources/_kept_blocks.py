@@ -151,28 +151,32 @@ class KeptBlocks(Generic[T]):
                 return known
             try:
                 self._shed(self._shared.take_excess_bytes())
-                rows, size = self._shared.opened(block, decode, held)
-                self._keep(block, rows, size)
+                rows, size = self._shared.opened(block, decode, self._make_way, held)
+                with self._lock:
+                    self._drop(self._bytes + size - self._bound_bytes)
+                    self._kept[block] = rows, size
+                    self._bytes += size
             finally:
                 with self._lock:
                     del self._opening[block]
         return rows
 
+    def _make_way(self, size: int) -> None:
+        """Drop the least recently used blocks, until another one with `size` bytes is within the bound."""
+        with self._lock:
+            self._drop(self._bytes + size - self._bound_bytes)
+
     def _shed(self, size: int) -> None:
         """Drop the least recently used blocks, until they had `size` bytes in all, or none is left."""
         with self._lock:
-            while size > 0 and self._kept:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._bytes -= dropped
-                size -= dropped
+            self._drop(size)
 
-    def _keep(self, block: int, rows: T, size: int) -> None:
-        with self._lock:
-            self._kept[block] = rows, size
-            self._bytes += size
-            while self._bytes > self._bound_bytes and len(self._kept) > 1:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._bytes -= dropped
+    def _drop(self, size: int) -> None:
+        """Drop blocks as `_shed` does, while this thread has the lock."""
+        while size > 0 and self._kept:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._bytes -= dropped
+            size -= dropped
 
 
 def _wait_for(other: threading.Lock, held: HeldInterrupts) -> None:

@@ -90,11 +90,12 @@ class Parquet(TableFiles):
         return {**super().__getstate__(), "_footers": {}}
 
     def _read_block(self, number: int, block: int, names: Sequence[str]) -> Block:
-        parquet, path = need_arrow("pyarrow.parquet"), self._files[number].path
+        arrow, parquet, path = need_arrow(), need_arrow("pyarrow.parquet"), self._files[number].path
         footer = self._footers.get(number)
         with (
             reading(path, _FORMAT),
-            parquet.ParquetFile(path, metadata=footer, pre_buffer=False, page_checksum_verification=True) as opened,
+            arrow.OSFile(path) as file,  # for a path, pyarrow looks for a file system first
+            parquet.ParquetFile(file, metadata=footer, pre_buffer=False, page_checksum_verification=True) as opened,
         ):
             if footer is None:
                 if len(self._footers) >= _FOOTERS:

@@ -112,19 +112,22 @@ class SharedBlocks:
         memory = None if address is None else _opened(address, state["_blocks"], state["_bound_bytes"])
         self.__dict__.update(state, _memory=memory)
 
-    def opened(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T]:
+    def opened(
+        self, block: int, decode: Callable[[int], Opened[T]], make_way: Callable[[int], object], held: HeldInterrupts
+    ) -> Opened[T]:
         """Return a block, decoded here or by another process.
 
         Args:
             block: its number.
             decode: decodes it, into an object that can be pickled. One that takes no bytes isn't shared.
+            make_way: drops other blocks, so that this process may keep one of some bytes.
             held: the scope that holds signals back, except in `decode` and where another process is waited for.
 
         Returns:
             The block, whose arrays nobody may write to, and its size.
         """
         memory = self._memory  # another thread may make it meanwhile
-        return held.allowing(decode, block) if memory is None else memory.opened(block, decode, held)
+        return held.allowing(decode, block) if memory is None else memory.opened(block, decode, make_way, held)
 
     def is_being_decoded(self, block: int) -> bool:
         """Return whether another process decodes a block now."""
@@ -303,11 +306,12 @@ class _Memory:
         """The address by which other processes open the memory."""
         return os.getpid(), self._descriptor, self._token, self._ranks
 
-    def opened(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T]:
+    def opened(
+        self, block: int, decode: Callable[[int], Opened[T]], make_way: Callable[[int], object], held: HeldInterrupts
+    ) -> Opened[T]:
         """Return a block that is kept, or decode it."""
         with self._lock:
-            while self._dropped:
-                self._end_use(self._contents.pop(self._dropped.popleft()))
+            self._end_dropped()
             self._uses[block] += 1
         decoded: Opened[T] | None = None
         is_kept = is_awaited = False
@@ -317,7 +321,7 @@ class _Memory:
             if not is_kept:
                 is_awaited = True
                 self._wait_for(block, held)
-                decoded = self._decoded(block, decode, held)
+                decoded = self._decoded(block, decode, make_way, held)
                 is_kept = self._is_whole(block)
                 if is_kept:
                     self._set_lock(_USED, block, fcntl.F_RDLCK)
@@ -329,7 +333,9 @@ class _Memory:
                         self._end_use(block)
         return decoded if decoded is not None and not is_kept else self._loaded(block)
 
-    def _decoded(self, block: int, decode: Callable[[int], Opened[T]], held: HeldInterrupts) -> Opened[T] | None:
+    def _decoded(
+        self, block: int, decode: Callable[[int], Opened[T]], make_way: Callable[[int], object], held: HeldInterrupts
+    ) -> Opened[T] | None:
         """Decode and write a block that this process has locked.
 
         Returns:
@@ -339,7 +345,9 @@ class _Memory:
             return None
         decoded = held.allowing(decode, block)
         if decoded[1]:
-            self._write(block, dump(decoded[0]), held)
+            content = dump(decoded[0])
+            make_way(_room(content.nbytes))
+            self._write(block, content, held)
         return decoded
 
     def _is_whole(self, block: int) -> bool:
@@ -355,7 +363,11 @@ class _Memory:
         content = np.frombuffer(self._map, np.uint8, size, offset)
         content.flags.writeable = False
         self._contents[Reference(content, self._dropped.append)] = block
-        return load(content.data, copied_bytes=_COPIED_BYTES), size
+        return load(content.data, copied_bytes=_COPIED_BYTES), _room(size)
+
+    def _end_dropped(self) -> None:
+        while self._dropped:
+            self._end_use(self._contents.pop(self._dropped.popleft()))
 
     def _end_use(self, block: int) -> None:
         self._uses[block] -= 1
@@ -367,6 +379,7 @@ class _Memory:
         """Write a block that this process has locked, if there is room."""
         size = content.nbytes
         with self._lock, self._table_locked(held):
+            self._end_dropped()
             if self._table[block, _SIZE]:  # its process was killed
                 self._free(block)
             if not self._make_room(block, size):

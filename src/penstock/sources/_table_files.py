@@ -120,6 +120,7 @@ class TableFiles:
         lists: list[list[Value]] = [[None] * len(checked) for _ in self._names]
         for chosen in self._chosen(checked):
             chosen.fill(lists)
+            del chosen  # else its blocks would be in use while the next ones are opened
         return dicts_of(self._names, lists)
 
     @property
@@ -141,6 +142,7 @@ class TableFiles:
         targets = [out[name] for name in self._names]
         for chosen in self._chosen(as_keys(keys)):
             chosen.fill_into(targets)
+            del chosen  # as in `read`
 
     def _chosen(self, keys: Keys) -> Iterator[ChosenRows]:
         """Yield the rows of keys: those of the kept blocks together, and then those of as many others as can be kept.

@@ -5,7 +5,7 @@ written there. To make the takers of Arrow's arrays again would take each proces
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -36,12 +36,14 @@ class Strings(_native.Strings):
         self.pieces = pieces
         self._is_text = is_text
 
-    def __reduce__(self) -> tuple[Callable[..., "Strings"], tuple[Any, ...]]:
+    @property
+    def sent(self) -> "Sent":
+        """The object for another process."""
         pieces = [
             (_memory_of(offsets), _memory_of(content), None if validity is None else _memory_of(validity), first_bit)
             for offsets, content, validity, first_bit in self.pieces
         ]
-        return _strings, ((pieces, self._is_text),)
+        return pieces, self._is_text, True
 
 
 class Numbers:
@@ -65,8 +67,10 @@ class Numbers:
         pieces = [whole.reshape(-1).view(np.uint8) for whole in wholes]
         self.table = RowTable(pieces, row_bytes=size, stride_bytes=size)
 
-    def __reduce__(self) -> tuple[Callable[..., "Numbers"], tuple[Any, ...]]:
-        return _numbers, ((list(map(_memory_of, self.wholes)), self._is_plain),)
+    @property
+    def sent(self) -> "Sent":
+        """The object for another process."""
+        return list(map(_memory_of, self.wholes)), self._is_plain, False
 
     def empty(self, rows: int) -> _Values:
         """Return an array for the values of some rows."""
@@ -81,6 +85,8 @@ class Numbers:
         return list(values) if values.ndim == 1 else list(map(np.ndarray.copy, values))
 
 
+Sent: TypeAlias = tuple[list[Any], bool, bool]
+"""A taker as plain values, with the memory of its arrays, which are pickled in less time than an object of a class."""
 Taker: TypeAlias = Strings | Numbers
 """The values of a column in all batches, of which many are read at once: texts or bytes, or numbers."""
 
@@ -95,18 +101,21 @@ def _over(memory: _Memory) -> _Values:
     return np.ndarray(shape, dtype, cast("memoryview", buffer))
 
 
-def _strings(state: tuple[list[tuple[_Memory, _Memory, _Memory | None, int]], bool]) -> Strings:
-    pieces, is_text = state
+def sent(takers: Sequence[Taker | None]) -> list[Sent]:
+    """Return the takers of columns, each of which has one, for another process."""
+    return [taker.sent for taker in takers if taker is not None]
+
+
+def received(taken: Sent) -> Taker:
+    """Return a taker that another process has sent."""
+    parts, flag, are_strings = taken
+    if not are_strings:
+        return Numbers(list(map(_over, parts)), is_plain=flag)
     made: list[Piece] = [
         (_over(offsets), _over(content), None if validity is None else _over(validity), first_bit)
-        for offsets, content, validity, first_bit in pieces
+        for offsets, content, validity, first_bit in parts
     ]
-    return Strings(made, is_text=is_text)
-
-
-def _numbers(state: tuple[list[_Memory], bool]) -> Numbers:
-    wholes, is_plain = state
-    return Numbers(list(map(_over, wholes)), is_plain=is_plain)
+    return Strings(made, is_text=flag)
 
 
 def arrays_of(taker: Taker, kind: Array) -> list[Array]:
