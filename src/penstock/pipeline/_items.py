@@ -18,10 +18,10 @@ their locals, and a thousand dropped items would keep a thousand decoded images 
 as a note. Clearing the frames instead (`traceback.clear_frames`) was rejected: a frame that still runs can't be
 cleared, and clearing closes a suspended coroutine that passed the exception on and still has work to do.
 
-The failure that ends a pass has the frames of the user's code, but none of the pipeline's (`without_own_frames`). Those
-hold items, and some of them the exception, a reference cycle that would keep the items of the pass alive until Python's
-collector runs. The frame of a user's function still refers to the frames that called it, so these are cleared once they
-have ended (`clear_callers`).
+The traceback of a failure that ends a pass begins with the user's code: the pipeline's frames before it are released
+(`without_own_frames`). They hold items, and some of them the exception, a reference cycle that would keep the items of
+the pass alive until Python's collector runs. The frame of a user's function still refers to the frames that called it,
+so these are cleared once they have ended (`clear_callers`).
 
 Failures are counted and listed on the event loop's thread.
 """
@@ -222,7 +222,7 @@ def _release_frames(error: BaseException) -> None:
             error.add_note(f"{_NOTE}\n{text}")
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, its causes and contexts, and the members of groups among them, each once."""
     seen: set[int] = set()
     remaining: list[BaseException | None] = [error]
@@ -277,16 +277,17 @@ def without_own_frames(error: Error) -> Error:
 def clear_callers(error: BaseException | None) -> None:
     """Clear those of the pipeline's frames that have called the code that raised an exception, and have ended.
 
-    Call it when none of them is a coroutine that waits, since that would be closed.
+    Call it when none of them is a coroutine that waits, since that would be closed. The exception's causes and contexts
+    are left alone: one may be an exception that another pipeline's function has caught and kept, while that pipeline's
+    coroutines wait.
     """
-    for each in _chain(error):
-        trace = each.__traceback__
-        frame = None if trace is None else trace.tb_frame
-        while frame is not None:
-            if _is_own(frame):
-                with suppress(RuntimeError):  # it still runs
-                    frame.clear()
-            frame = frame.f_back
+    trace = None if error is None else error.__traceback__
+    frame = None if trace is None else trace.tb_frame
+    while frame is not None:
+        if _is_own(frame):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+        frame = frame.f_back
 
 
 def _is_own(frame: FrameType) -> bool:

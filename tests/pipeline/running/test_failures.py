@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import threading
 import traceback
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -426,6 +427,39 @@ def test_a_failure_that_is_forgotten_keeps_no_items(stage: Any) -> None:
             assert [each() for each in source.made if each() is not None] == []
         finally:
             gc.enable()
+
+
+class _Calm:
+    """An aggregator that keeps the exception of its latest item, and goes on."""
+
+    def __init__(self) -> None:
+        self.kept: Exception | None = None
+        self.has_two = threading.Event()
+
+    def accumulate(self, item: int) -> int:
+        try:
+            refusing([item])(item)
+        except BrokenError as error:
+            self.kept = error
+        if item == 1:
+            self.has_two.set()
+        return item
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_kept_exception_ends_no_other_pipeline() -> None:
+    """A pipeline that waits for its reader is well, though another one fails because of an exception kept in it."""
+    calm = _Calm()
+
+    def refuse(item: int) -> NoReturn:
+        raise BrokenError(item) from calm.kept
+
+    with over(range(6)).aggregate(lambda: calm).add_sink(1).build(num_threads=1).auto_stop() as pipeline:
+        assert calm.has_two.wait(PATIENCE_SECONDS)
+        assert failure_of(over(range(3)).pipe(refuse), []).item == "0"
+        assert [*pipeline.get_iterator(timeout=PATIENCE_SECONDS)] == [*range(6)]
 
 
 # A failure that no read has raised.
