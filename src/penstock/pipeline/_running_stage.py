@@ -96,7 +96,10 @@ class InOrder:
             await self._blocked.wait()
 
     def take_failed(self) -> "list[Failed]":
-        """Return the failures that wait for a result that never comes, and keep no result."""
+        """Return the failures that wait for a result that never comes, and keep no result.
+
+        Those in lists of results are left out: they come from threads and processes, where no caller's frame keeps one.
+        """
         failed = [result for result, _ in self._early.values() if type(result) is Failed]
         self._early.clear()
         return failed

@@ -128,7 +128,8 @@ class ThreadCall:
         with Caught() as caught:
             self.function(self)
         self.function = None  # which has items
-        self.error = caught.error
+        if caught.error is not None:
+            self.error = caught.taken()
         self._notifications.send(self._finish)
 
     def notify(self) -> None:
@@ -325,6 +326,7 @@ def _serve(calls: "SimpleQueue[ThreadCall | None]", initializer: Callable[[], ob
         else:
             call.fail(_fatal(initializing.error))
         del call  # an idle thread must not keep the items of its last call alive
+    initializing.error = None  # its frames refer to this one, a reference cycle
 
 
 ItemFunction = Callable[[object], object]

@@ -1,9 +1,12 @@
 """A `ThreadExecutor`: threads that start with the pipeline, run an initializer, and are shared by stages."""
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 import pytest
 
@@ -78,3 +81,29 @@ def test_an_initializer_that_raises() -> None:
             assert isinstance(failed.value.__cause__, ValueError)
     with pytest.raises(UsageError, match="max_workers"):
         ThreadExecutor(0)
+
+
+class _RefusedError(Exception):
+    """An exception that is watched."""
+
+    made: ClassVar["list[weakref.ref[_RefusedError]]"] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(weakref.ref(self))
+
+
+def test_a_forgotten_exception_of_an_initializer_is_gone() -> None:
+    """The threads that have ended keep it in no reference cycle, which only Python's collector would find."""
+
+    def refuse() -> None:
+        raise _RefusedError
+
+    builder = over(range(2)).pipe(abs, executor=ThreadExecutor(1, initializer=refuse)).add_sink()
+    gc.disable()
+    try:
+        with suppress(PipelineFailure), builder.build(num_threads=1).auto_stop() as pipeline:
+            list(pipeline)
+        assert [each() for each in _RefusedError.made] == [None]
+    finally:
+        gc.enable()
