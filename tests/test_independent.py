@@ -1,5 +1,6 @@
 """Elements that share memory are copied, and nothing else is."""
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -93,6 +94,12 @@ def test_read_only_memoryviews_are_kept(element: Element) -> None:
     one, other = independent([element, element])
     assert one is not other
     assert one == other == element
+
+
+def test_a_row_that_owns_its_memory_is_kept() -> None:
+    """NumPy drops what is written to it, so no other element changes; a copy would be a view, and keep the write."""
+    row = pickle.loads(pickle.dumps(np.ones(3, STRUCTURE)[1]))
+    assert all(each is row for each in [*independent([row, row]), copied({"x": row}, exactly=True)["x"]])
 
 
 @given(plans)

@@ -39,7 +39,6 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ARRAYS: Final = np.ndarray, np.void
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _KNOWN_PARTS: Final = dict, list, tuple, set, frozenset
 _LEVELS_AT_A_GLANCE: Final = 4  # such as a list of batches, a batch, its fields, and none in these
@@ -381,6 +380,8 @@ def _is_value(part: object) -> bool:
 
 def _is_atom(part: object) -> bool:
     """Return whether an object can't be changed, and has no others in it."""
+    if isinstance(part, np.void):
+        return part.flags.owndata  # NumPy drops what is assigned to its fields
     return type(part) is object or isinstance(part, getattr(sys.modules.get("jax"), "Array", ()))
 
 
@@ -391,11 +392,11 @@ def _is_fixed_view(part: object) -> bool:
 
 def _is_array(part: object) -> "TypeGuard[NDArray[Any]]":
     """Return whether an object is an array, or the row of an array of structures, which is a view of it."""
-    return isinstance(part, _ARRAYS)
+    return isinstance(part, np.ndarray) or (isinstance(part, np.void) and not part.flags.owndata)
 
 
 def _memory_of(part: object, number: int) -> _Memory | None:
-    """Return the memory of an array, a tensor or another buffer; None for any other object."""
+    """Return the memory of an array, a tensor or another buffer; None for any other object, also a row that owns it."""
     if _is_array(part):
         flags = part.flags
         if flags.c_contiguous:
@@ -404,7 +405,7 @@ def _memory_of(part: object, number: int) -> _Memory | None:
         return *_bounds(_layout(part)), number, flags.writeable
     if is_tensor(part):
         return *_bounds(_layout(part)), number, True
-    if type(part) in _CONTAINERS:
+    if type(part) in _CONTAINERS or isinstance(part, np.void):
         return None
     with contextlib.suppress(TypeError, ValueError, BufferError), memoryview(cast("Any", part)) as view:
         return *_bounds(_layout(np.asarray(view))), number, not view.readonly

@@ -87,7 +87,8 @@ class _Pickler(pickle.Pickler):
     """Keeps arrays' strides and byte order and all characters of scalars, and takes memoryviews and tensors' data.
 
     NumPy's own pickles of arrays with gaps are in C order; those of times, and of strided arrays, have the byte order
-    of the machine; those of scalars lack NULs at the end.
+    of the machine; those of subclasses are writable; those of scalars lack NULs at the end; and writes to the row of an
+    array of structures, which is a view, are lost in what comes back of its pickle.
     """
 
     def reducer_override(self, value: object) -> _Reduced:
@@ -97,7 +98,7 @@ class _Pickler(pickle.Pickler):
             return _reduced_text(value)
         if is_tensor(value):
             return reduced_tensor(value) or _AS_USUAL
-        return reduced_array(value) if type(value) is np.ndarray else _AS_USUAL
+        return reduced_array(value) if type(value) is np.ndarray else _reduced_view_of_array(value) or _AS_USUAL
 
 
 def plain_text(scalar: object) -> str | bytes:
@@ -194,7 +195,7 @@ def _over_array(part: object) -> "tuple[NDArray[Any] | None, _Reduced | None]":
     """Return an array over the memory of an array, a tensor or a row, and how to make the part of it, if it is another.
 
     Returns:
-        None in place of the array if the part has more than items, as a masked array does.
+        None in place of the array if the part has more than items, as a masked array does, or is a row that is no view.
     """
     given: Any = part
     kind: Any = cast("Any", type(given))
@@ -204,13 +205,19 @@ def _over_array(part: object) -> "tuple[NDArray[Any] | None, _Reduced | None]":
     elif is_tensor(part):
         array = array_of(given)
         return array, (tensor_of, (array, dtype_name(given)))
-    elif isinstance(part, np.void):
+    elif isinstance(part, np.void) and not part.flags.owndata:
         array = given.__array__()
         return array, (row_of, (array,))
     elif kind in _VIEWS:
         array = given.view(np.ndarray)
         return array, (viewed_as, (array, kind))
     return array, None
+
+
+def _reduced_view_of_array(value: object) -> _Reduced | None:
+    """Reduce a row, or an array of a subclass, to the array over its memory; None for one that NumPy has to pickle."""
+    array, reduced = _over_array(value)
+    return None if array is None or array.dtype.hasobject else reduced
 
 
 class _Memory:
@@ -537,9 +544,9 @@ def _reduced_subclass(value: object) -> _Reduced | None:
     return rebuild, (function, kind, arguments, given[3])
 
 
-def _reduced_by_type(tensor: object) -> _Reduced:
-    found = reduced_tensor(tensor)
-    return cast("_Reduced", tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)) if found is None else found
+def _reduced_by_type(value: object) -> _Reduced:
+    found = reduced_tensor(value) if is_tensor(value) else _reduced_view_of_array(value)
+    return cast("_Reduced", value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)) if found is None else found
 
 
 _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
@@ -548,6 +555,7 @@ _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
     np.bytes_: _reduced_text,
     np.str_: _reduced_text,
     np.ndarray: reduced_array,
+    **dict.fromkeys((np.void, np.record, *_VIEWS), _reduced_by_type),
 }
 """The reducers of `pickler` beside cloudpickle's; that of tensors is added once torch is imported."""
 

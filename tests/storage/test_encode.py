@@ -2,7 +2,9 @@
 
 import collections
 import itertools
+import pickle
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -14,9 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock._pickles import pickler
 from penstock.errors import UsageError
 from penstock.testing import assert_same
 from tests.storage.caches import decode, encode
+from tests.written import written
 
 DTYPES = st.one_of(
     arrays.scalar_dtypes(),
@@ -123,6 +127,35 @@ def test_bytes_between_fields_are_kept() -> None:
 def pairs() -> Any:
     """Return an array with named fields."""
     return np.zeros(3, [("a", "i4"), ("b", "f8")]).view(np.recarray)
+
+
+def mapped() -> Any:
+    """Return a view of a mapped array that is read-only, as one of a file that is opened to be read."""
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(24))
+        return read_only(np.memmap(file, "f8", shape=3))
+
+
+ALONE: list[Callable[[], Any]] = [
+    lambda: np.asarray(pairs())[1],
+    lambda: read_only(np.asarray(pairs()))[1],
+    lambda: pickle.loads(pickle.dumps(np.asarray(pairs())[1])),  # NumPy drops what is written to it
+    lambda: pairs()[1],
+    lambda: pairs()[::2],
+    lambda: read_only(pairs()),
+    lambda: read_only(np.zeros((3, 2)).view(np.matrix)).T,
+    mapped,
+]
+"""Rows of arrays of structures, and arrays of NumPy's subclasses."""
+
+
+@pytest.mark.parametrize("number", range(len(ALONE)))
+def test_a_write_to_a_row_or_an_array_of_a_subclass(number: int) -> None:
+    """It is kept or refused as before, with a row beside it or not, and in other processes, too."""
+    element, beside = ALONE[number](), [ALONE[number](), pairs()[0]]
+    others = decode(encode(element)), decode(encode(beside))[0], pickle.loads(pickler().dumps(element))
+    assert all(same(each, element) for each in others)
+    assert [written(each) for each in others] == [written(element)] * 3
 
 
 def halves(one: Any) -> tuple[Any, Any]:
