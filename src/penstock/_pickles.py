@@ -30,8 +30,10 @@ from penstock._strides import (
     is_spread,
     new_memory,
     row_of,
+    row_over,
     span_of,
     viewed_as,
+    whole_items,
     with_strides,
     without_wide_gaps,
     written_into,
@@ -61,6 +63,7 @@ _VIEWS: Final = frozenset({np.memmap, np.recarray, np.matrix})  # subclasses of 
 _AS_USUAL: Final = cast("_Reduced", NotImplemented)
 _IN_MODULES: Final = (type, FunctionType, ModuleType)
 _ALIGNED_BYTES: Final = 64  # no item of an array needs more
+_ROW_BYTES: Final = 1 << 12  # of a row of an array of structures, up to which its bytes are part of a pickle
 _BY_VALUE: Final = threading.RLock()  # held while cloudpickle's list of modules is another one
 
 
@@ -215,9 +218,20 @@ def _over_array(part: object) -> "tuple[NDArray[Any] | None, _Reduced | None]":
 
 
 def _reduced_view_of_array(value: object) -> _Reduced | None:
-    """Reduce a row, or an array of a subclass, to the array over its memory; None for one that NumPy has to pickle."""
+    """Reduce a row, or an array of a subclass, to the array over its memory; None for one that NumPy has to pickle.
+
+    A row that is small is reduced to its bytes: a buffer of its own would take several times as long.
+    """
     array, reduced = _over_array(value)
-    return None if array is None or array.dtype.hasobject else reduced
+    if array is None or reduced is None:
+        return None
+    is_row = isinstance(value, np.void)
+    if is_row and array.dtype.hasobject:
+        return None
+    if is_row and array.nbytes <= _ROW_BYTES:
+        content = whole_items(array).tobytes()
+        return row_over, (bytearray(content) if array.flags.writeable else content, array.dtype)
+    return reduced
 
 
 class _Memory:

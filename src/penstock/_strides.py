@@ -117,6 +117,11 @@ def row_of(array: "NDArray[Any]") -> object:
     return array[()]
 
 
+def row_over(content: bytes | bytearray, dtype: "np.dtype[Any]") -> object:
+    """Return a row of an array of structures as a view of memory, which can be written to if it is a bytearray."""
+    return np.ndarray((), dtype, content)[()]
+
+
 def copied_items(array: "NDArray[Any]", order: Literal["C", "F", "K"] = "K") -> "NDArray[Any]":
     """Return a copy of an array without gaps, with the bytes between the fields of its items."""
     items = whole_items(array) if type(array) is np.ndarray else array  # a subclass may have more than items

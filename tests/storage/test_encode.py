@@ -144,6 +144,7 @@ ALONE: list[Callable[[], Any]] = [
     lambda: pairs()[::2],
     lambda: read_only(pairs()),
     lambda: read_only(np.zeros((3, 2)).view(np.matrix)).T,
+    lambda: read_only(np.zeros((3, 2), object).view(np.matrix)),
     mapped,
 ]
 """Rows of arrays of structures, and arrays of NumPy's subclasses."""
