@@ -57,7 +57,9 @@ def test_each_way_is_measured(tmp_path: Path) -> None:
         assert bool(found["bottleneck"] and found["advice"]) == (way != "beside")
         if way == "inline":
             assert found["cpu_seconds"] > 0
-            assert found["bottleneck"] == "work"
+            # On a busy machine, another step may be interrupted for longer than this one takes.
+            again = (measured("train", tmp_path, "--one", way, *longer)["bottleneck"] for _ in range(2))
+            assert found["bottleneck"] == "work" or "work" in again
     assert measured("failing", tmp_path, "--one", "inline") == {"error": "ValueError: it is damaged (in step 'fail')"}
     assert "there is no batch to measure" in measured("empty", tmp_path, "--one", "inline")["error"]
 
