@@ -202,19 +202,18 @@ def _over_array(part: object) -> "tuple[NDArray[Any] | None, _Reduced | None]":
     """
     given: Any = part
     kind: Any = cast("Any", type(given))
-    array: NDArray[Any] | None = None
     if kind is np.ndarray:
-        array = given
-    elif is_tensor(part):
-        array = array_of(given)
+        return given, None
+    if is_tensor(part):
+        array: NDArray[Any] | None = array_of(given)
         return array, (tensor_of, (array, dtype_name(given)))
-    elif isinstance(part, np.void) and not part.flags.owndata:
+    if isinstance(part, np.void) and not part.flags.owndata:
         array = given.__array__()
         return array, (row_of, (array,))
-    elif kind in _VIEWS:
+    if kind in _VIEWS:
         array = given.view(np.ndarray)
         return array, (viewed_as, (array, kind))
-    return array, None
+    return None, None
 
 
 def _reduced_view_of_array(value: object) -> _Reduced | None:
@@ -225,13 +224,14 @@ def _reduced_view_of_array(value: object) -> _Reduced | None:
     array, reduced = _over_array(value)
     if array is None or reduced is None:
         return None
-    is_row = isinstance(value, np.void)
-    if is_row and array.dtype.hasobject:
+    if not isinstance(value, np.void):
+        return reduced
+    if array.dtype.hasobject:
         return None
-    if is_row and array.nbytes <= _ROW_BYTES:
-        content = whole_items(array).tobytes()
-        return row_over, (bytearray(content) if array.flags.writeable else content, array.dtype)
-    return reduced
+    if array.nbytes > _ROW_BYTES:
+        return reduced
+    content = whole_items(array).tobytes()
+    return row_over, (bytearray(content) if array.flags.writeable else content, array.dtype)
 
 
 class _Memory:

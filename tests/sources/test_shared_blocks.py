@@ -180,7 +180,6 @@ def test_copies_that_read_any_groups_keep_the_bound(tmp_path: Path) -> None:
 
 KILLED = """
 import os, pickle, signal, sys
-from penstock.sampling import Permutation
 from penstock.sources import Parquet
 path, rows, group_bytes = {path!r}, {rows}, {group_bytes}
 keys = range(0, len(Parquet(path)), rows)

@@ -139,6 +139,7 @@ def mapped() -> Any:
 ALONE: list[Callable[[], Any]] = [
     lambda: np.asarray(pairs())[1],
     lambda: read_only(np.asarray(pairs()))[1],
+    lambda: np.zeros(3, [("a", "i4"), ("b", "u1", 5_000)])[1],  # its bytes are no part of a pickle
     lambda: pickle.loads(pickle.dumps(np.asarray(pairs())[1])),  # NumPy drops what is written to it
     lambda: pairs()[1],
     lambda: pairs()[::2],
