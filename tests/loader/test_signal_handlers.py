@@ -21,6 +21,9 @@ from tests.profiles import IS_LONG
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 
+# An exception between `open` and `with` leaves the file to its destructor, which closes it. As an error, its warning
+# would be handled by Python code, in which the next exception of a handler is discarded.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 SIGNALS = 1000 if IS_LONG else 50
 NEXT = ps.LoaderIterator.__next__.__code__
 

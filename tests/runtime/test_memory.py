@@ -8,23 +8,26 @@ import subprocess
 import sys
 import warnings
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
-from tests.places import in_places
+from tests.places import in_places, place_of
+from tests.profiles import IS_LONG
 from tests.promptness import PATIENCE_SECONDS
 from tests.transport.owners import recycled_bytes
 
+EXAMPLES = 40 if IS_LONG else 1
 ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
 ROW_BYTES = 8 * ROW
 
@@ -234,6 +237,60 @@ def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
     dataset = ps.range(4000).map(lambda number: np.full(100, number)).batch(4)
     with ps.Loader(dataset, num_workers=2, memory=memory) as loader:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A function above the batch: its results have these sizes, and of each size there are so many in a row."""
+
+    sizes: tuple[int, ...]
+    run: int
+
+    def __call__(self, batch: Any) -> Any:
+        """Return an array of the batch's first number."""
+        size = self.sizes[int(batch[0]) // 4 // self.run % len(self.sizes)]
+        return np.full(size, batch[0], np.float32 if size % 2 else np.int64)
+
+
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        place_of("threads", "rows"),
+        place_of("processes", "rows"),
+        place_of("processes", "fold"),
+        place_of("isolated", "fold"),
+        place_of("isolated threads", "rows"),
+        place_of("isolated processes", "rows"),
+        place_of("isolated processes", "fold"),
+    ],
+)
+@settings(max_examples=EXAMPLES)
+@example(sizes=(1, 60_000), run=40, times=12, prefetch=2)
+@example(sizes=(20_001, 20_000), run=2, times=25, prefetch=2)
+@given(
+    sizes=st.lists(st.sampled_from([1, 999, 9_000, 20_000, 20_001, 60_000]), min_size=1, max_size=4).map(tuple),
+    run=st.sampled_from([1, 2, 7, 40]),
+    times=st.sampled_from([12, 30, 100]),
+    prefetch=st.sampled_from([1, 2, 6]),
+)
+def test_batches_of_all_sizes_keep_the_bound(
+    place: dict[str, Any], sizes: tuple[int, ...], run: int, times: int, prefetch: int, steps: str
+) -> None:
+    """Whatever batches come after those that the loader knows, memory for a dozen of the largest is enough."""
+    rows = ps.range(800, seed=1).filter(always) if steps == "fold" else ps.range(800)
+    bound = times * 8 * max(*sizes, 1000)
+    with ps.Loader(rows.batch(4).map(Sized(sizes, run)), memory=bound, prefetch=prefetch, **place) as loader:
+        for _ in range(2):
+            most, step = 0.0, -1
+            for step, batch in enumerate(loader):
+                assert batch[0] == 4 * step
+                most = max(most, loader.stats()["bytes_in_flight"])
+            assert (step, most) == (199, min(most, bound))
+
+
+def always(_: int) -> bool:
+    """Return True."""
+    return True
 
 
 def test_wrong_bounds_are_refused() -> None:

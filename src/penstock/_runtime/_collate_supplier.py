@@ -290,7 +290,10 @@ class CollateSupplier(Supplier[CollateJob]):
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
-        by_bytes = SMALL_BATCHES_BYTES / self._window / max(learned.merged_row_bytes, 1)
+        most_bytes = SMALL_BATCHES_BYTES / self._window
+        if self._client.plan.memory is not None:  # a loop holds the batches of one more job
+            most_bytes = min(most_bytes, self._client.plan.memory / (self._window + 1 + self._client.ahead))
+        by_bytes = most_bytes / max(learned.merged_row_bytes, 1)
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- the consumer's part

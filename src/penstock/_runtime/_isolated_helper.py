@@ -57,7 +57,13 @@ from penstock._processes import (
 )
 from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import units_per_job
-from penstock._runtime._policy import MAX_MESSAGE_BATCHES, MESSAGE_BYTES, MESSAGE_SECONDS, SHARED_BYTES
+from penstock._runtime._policy import (
+    KEPT_MESSAGES,
+    MAX_MESSAGE_BATCHES,
+    MESSAGE_BYTES,
+    MESSAGE_SECONDS,
+    SHARED_BYTES,
+)
 from penstock._runtime._recorder import HelperRecorder, Remembered
 from penstock._runtime._runtime import Runtime
 from penstock._runtime._shared_values import read
@@ -381,7 +387,7 @@ class _Helper:
         self._recorder.recall(steps.remembered)
         self._recorder.taken()
         note_rows(self._runtime.crashing_rows, steps.crashing_rows)
-        outbox = Outbox(self._recorder, self._runtime.crashing_rows, MESSAGE_BYTES[self._plan.place], run, self._send)
+        outbox = Outbox(self._recorder, self._runtime.crashing_rows, self._message_bytes(), run, self._send)
         with Caught() as caught:
             step_ranges = steps.step_ranges
             if steps.steps_singly:
@@ -393,6 +399,11 @@ class _Helper:
                 raise caught.taken()
             return
         outbox.end(caught.taken())
+
+    def _message_bytes(self) -> int:
+        """Return how many bytes of batches a message may have: bounded memory has room for what the trainer holds."""
+        most, usual = self._sender.arena.max_bytes, MESSAGE_BYTES[self._plan.place]
+        return usual if most is None else min(usual, most // (KEPT_MESSAGES + 1))
 
     def _send_singly(self, step_range: StepRange, steps: int, outbox: "Outbox") -> StepRange:
         """Compute and send some steps, of which one may crash processes; return the range of the others.
@@ -454,7 +465,8 @@ class _Helper:
             self._waits.note_in_helper(time.perf_counter() - began)
             outbox.add(batch, token)
             del batch
-            if outbox.is_full or not stream.is_ready():
+            # Collected batches may hold the memory that the next job waits for.
+            if outbox.is_full or self._runtime.lacks_memory() or not stream.is_ready():
                 outbox.send()
 
     def _send(
@@ -533,7 +545,7 @@ class Outbox:
         self.failing: Token = None
         self._batches: list[Element] = []
         self._reports: list[BatchReport] = []
-        self._bytes = 0
+        self._bytes = self._last_bytes = 0
         self._has_large = False  # a batch that needs no copy: it is sent at once
         self._began = 0.0
         self._limit = decide(MESSAGE_BATCHES, 1)  # batches, of the next message
@@ -544,7 +556,8 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        return len(self._batches) >= self._limit or self._bytes >= self._chunk_bytes or self._has_large
+        is_enough = self._bytes + self._last_bytes > self._chunk_bytes  # with another batch of this size
+        return len(self._batches) >= self._limit or is_enough or self._has_large
 
     def begin(self) -> None:
         """Start the clock of the next message."""
@@ -555,6 +568,7 @@ class Outbox:
         self._reports.append(self._report(token))
         size_bytes = element_bytes(batch)
         self._bytes += size_bytes
+        self._last_bytes = size_bytes
         self._has_large |= size_bytes >= SHARED_BYTES
 
     def send_stacked(self, stacked: Element, bounds: list[int] | bytes, tokens: Sequence[Token]) -> None:

@@ -36,6 +36,7 @@ Guarantees, beyond those of the scheduler of threads:
     in its block.
 """
 
+import math
 import pickle
 import sys
 from functools import partial
@@ -186,8 +187,16 @@ class ProcessScheduler(Scheduler):
         if times is not None and all(other is not times for other in self._times.values()):
             self._discard([times])  # the client's readings keep what the workers wrote
 
-    def _region_bytes(self, job: Job[Work]) -> int:
-        return self._room_bytes if job.work.shape.has_room else job.memory_bytes
+    def _region_bytes(self, client: Client, job: Job[Work]) -> tuple[int, float]:
+        if not job.work.shape.has_room:
+            return super()._region_bytes(client, job)
+        memory = client.plan.memory
+        if memory is None or job.steps == 1:
+            return self._room_bytes, math.inf
+        # Batches may be larger than all before. A job of several gets its share of the memory; with more, it would hold
+        # that of the next ones. If it lacks room, its batches are made again, in smaller jobs.
+        share = max(memory // max(client.region_pool.most_idle, 1), job.memory_bytes)
+        return share, 2 * share
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
@@ -277,7 +286,7 @@ class ProcessScheduler(Scheduler):
         if outcome == IRREGULAR:
             client.learned.is_irregular = True
         if outcome == NO_ROOM:
-            self._room_bytes = max(self._room_bytes, 2 * self._job_table.needed(slot))
+            self._lacked_room(client, job, self._job_table.needed(slot))
         if not job.failed and self._ring.ready(slot):
             for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
                 client.recorder.observe(event)
@@ -292,6 +301,13 @@ class ProcessScheduler(Scheduler):
             self._idle_spills[client].append(spill)
         elif spill is not None:
             self._discard([spill])
+
+    def _lacked_room(self, client: Client, job: Job[Work], needed_bytes: int) -> None:
+        """Note how much memory a job needs that had too little, as estimated from the batches before it lacked some."""
+        if client.plan.memory is not None:  # a wrong estimate would leave no room for any job: rather divide this twice
+            bytes_each = min(needed_bytes, 2 * self._region_bytes(client, job)[0]) / max(job.work.shape.memory_units, 1)
+            client.learned.took_memory(bytes_each, bytes_each, is_merged=job.has_merge)
+        self._room_bytes = max(self._room_bytes, 2 * needed_bytes)
 
     def _note_times(self, slot: int, client: Client, job: Job[Work]) -> None:
         learned = client.learned

@@ -25,10 +25,10 @@ class RegionPool:
         """The bytes in use of the leased regions."""
         return sum(self._used.copy().values())
 
-    def take(self, size_bytes: int) -> Region | None:
-        """Remove and return an idle region that is large enough; None if there is none."""
+    def take(self, least_bytes: int, most_bytes: float) -> Region | None:
+        """Remove and return an idle region of a size between these two; None if there is none."""
         for index in reversed(range(len(self._idle))):  # the region that was returned last may still be in the caches
-            if len(self._idle[index]) >= size_bytes:
+            if least_bytes <= len(self._idle[index]) <= most_bytes:
                 return self._idle.pop(index)
         return None
 

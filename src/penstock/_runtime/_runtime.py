@@ -312,6 +312,10 @@ class Runtime:
         if self._scheduler is not None:
             self._scheduler.arm_more(self._client)
 
+    def lacks_memory(self) -> bool:
+        """Return whether a job waits for memory, and no worker has another one to compute."""
+        return any(client.lacks_memory() for client in self._clients)
+
     def bytes_in_flight(self) -> int:
         """Return the bytes of batches that are being computed, ready, or held by the consumer."""
         scheduler = self._scheduler

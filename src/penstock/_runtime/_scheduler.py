@@ -33,6 +33,7 @@ Guarantees:
 
 import copy
 import logging
+import math
 import os
 import threading
 import time
@@ -318,12 +319,11 @@ class Scheduler:
     def _discard(self, regions: list[Region]) -> None:
         """Release memory that is no longer used."""
         memory_provider = self._owner.memory_provider
-        if memory_provider is not None:
-            for region in regions:
-                memory_provider.discard(region)
+        for region in () if memory_provider is None else regions:
+            memory_provider.discard(region)
 
-    def _region_bytes(self, job: Job[Work]) -> int:
-        return job.memory_bytes
+    def _region_bytes(self, _client: Client, job: Job[Work]) -> tuple[int, float]:
+        return job.memory_bytes, math.inf  # at least, and at most
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         armed.job.work.use(lease)
@@ -479,7 +479,7 @@ class Scheduler:
         Raises:
             Exception: the system gives no memory or no descriptor. Nothing has changed; the job can be armed again.
         """
-        region = self._take_region(client.region_pool, self._region_bytes(job)) if job.memory_bytes else None
+        region = self._take_region(client, job) if job.memory_bytes else None
         slot = self._free[-1]
         self._number += 1
         armed, lease = Armed(self._number, client, job), None
@@ -502,11 +502,11 @@ class Scheduler:
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
         return slot
 
-    def _take_region(self, region_pool: RegionPool, size_bytes: int) -> Region:
-        region = region_pool.take(size_bytes)
-        if region is None:
-            self._discard(region_pool.oldest())  # the new region replaces it
-            region = self._new_region(size_bytes)
+    def _take_region(self, client: Client, job: Job[Work]) -> Region:
+        least, most = self._region_bytes(client, job)
+        if (region := client.region_pool.take(least, most)) is None:
+            self._discard(client.region_pool.oldest())  # the new region replaces it
+            region = self._new_region(least)
         return region
 
     def _new_region(self, size_bytes: int) -> Region:

@@ -18,6 +18,10 @@ PROCESSES: Final[Faults] = {
         ),
     },
     "_runtime/_process_scheduler.py": {
+        "processes: a job of larger batches than those before takes the memory of the next ones": (
+            *("if memory is None or job.steps == 1:", "if True:"),
+            "runtime/test_memory.py::test_batches_of_all_sizes_keep_the_bound",
+        ),
         "processes: a row that crashes workers alone is tried as often as others": (
             *("at.is_trial or crashes >=", "crashes >="),
             "workers/processes/trouble/test_deadly.py",
@@ -32,7 +36,7 @@ PROCESSES: Final[Faults] = {
             "workers/processes/trouble/test_deadly.py",
         ),
         "processes: memory that was too small isn't enlarged": (
-            *("max(self._room_bytes, 2 * self._job_table.needed(slot))", "self._room_bytes"),
+            *("max(self._room_bytes, 2 * needed_bytes)", "self._room_bytes"),
             "workers/processes/test_merging.py::test_memory_that_was_too_small_is_larger_for_later_batches",
         ),
     },
@@ -262,6 +266,10 @@ PROCESSES: Final[Faults] = {
             "for batch, each in zip(batches, reports, strict=True):",
             "for batch, each in zip(batches[1:], reports[1:], strict=True):",
             "loader/isolated/test_errors.py",
+        ),
+        "isolated: with bounded memory, messages are as large as without": (
+            *("usual if most is None else min(usual, most // (KEPT_MESSAGES + 1))", "usual"),
+            "runtime/test_memory.py::test_batches_of_all_sizes_keep_the_bound",
         ),
         "isolated: memory that the consumer refers to is reused": (
             *("if not self._sender.holds(slot)", "if self._sender.holds(slot)"),
