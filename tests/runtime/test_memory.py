@@ -288,6 +288,15 @@ def test_batches_of_all_sizes_keep_the_bound(
             assert (step, most) == (199, min(most, bound))
 
 
+@in_places("isolated threads", "isolated processes")
+@pytest.mark.parametrize("times", [6, 12, 20])
+def test_a_job_that_is_sent_whole_keeps_the_bound(place: dict[str, Any], times: int) -> None:
+    """Outside of a helper there is memory for the job that the trainer holds, and for the next one."""
+    dataset = ps.range(1200).map(partial(np.full, 3000)).batch(4)
+    with ps.Loader(dataset, memory=times * 4 * 3000 * 8, prefetch=1, **place) as loader:
+        assert [int(batch[0, 0]) for batch in loader] == list(range(0, 1200, 4))
+
+
 def always(_: int) -> bool:
     """Return True."""
     return True

@@ -637,9 +637,10 @@ def inner_plan(plan: Plan) -> Plan:
 
     A large batch that waits in the pipe is one of those that the scheduler has memory for. Where memory is bounded, all
     batches are copied: one of `prefetch` waits in the pipe, the others in the scheduler, but at least two, since with
-    one the workers would wait for each other's last rows.
+    one the workers would wait for each other's last rows, and a job, which may be sent whole, would have half of the
+    memory: there is as much outside, and the trainer may hold another job there.
     """
     if plan.place == "inline" or plan.memory is None:
         return replace(plan, isolated=False)
     memory = max(plan.memory // 2, 1)
-    return replace(plan, isolated=False, prefetch=max(plan.prefetch - 1, min(plan.prefetch, 2)), memory=memory)
+    return replace(plan, isolated=False, prefetch=max(plan.prefetch - 1, 2), memory=memory)

@@ -36,7 +36,6 @@ Guarantees, beyond those of the scheduler of threads:
     in its block.
 """
 
-import math
 import pickle
 import sys
 from functools import partial
@@ -55,6 +54,7 @@ from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_R
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
 from penstock._runtime._policy import BLOCKS, COPIED_BYTES, MAX_CRASHES, MAX_CRASHES_IN_ROWS, SLOTS
 from penstock._runtime._process_work import OWNERS_PLAN, Described, merged_batches, parts_of, work
+from penstock._runtime._region_pool import ANY_SIZE
 from penstock._runtime._scheduler import Armed, AtWork, Client, Scheduler
 from penstock._runtime._shared_values import needs_of, shared, without_streams, write
 from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
@@ -187,16 +187,24 @@ class ProcessScheduler(Scheduler):
         if times is not None and all(other is not times for other in self._times.values()):
             self._discard([times])  # the client's readings keep what the workers wrote
 
-    def _region_bytes(self, client: Client, job: Job[Work]) -> tuple[int, float]:
+    def _region_bytes(self, armed: Armed) -> tuple[int, int]:
+        _, client, job = armed
         if not job.work.shape.has_room:
-            return super()._region_bytes(client, job)
-        memory = client.plan.memory
-        if memory is None or job.steps == 1:
-            return self._room_bytes, math.inf
-        # Batches may be larger than all before. A job of several gets its share of the memory; with more, it would hold
-        # that of the next ones. If it lacks room, its batches are made again, in smaller jobs.
-        share = max(memory // max(client.region_pool.most_idle, 1), job.memory_bytes)
-        return share, 2 * share
+            return super()._region_bytes(armed)
+        share = self._share_of(client, job)
+        if share is None or share >= self._room_bytes:
+            return self._room_bytes, ANY_SIZE
+        return share, share + share // 4
+
+    def _share_of(self, client: Client, job: Job[Work]) -> int | None:
+        """Return the most memory for a job of several batches, where `memory=` bounds the client; else None.
+
+        Batches may be larger than all before. With more memory, the job would hold that of the next ones; if it lacks
+        memory, its batches are made again, in smaller jobs. A batch alone gets what it needs.
+        """
+        if client.plan.memory is None or job.steps == 1:
+            return None
+        return max(client.plan.memory // max(client.region_pool.most_idle, 1), job.memory_bytes)
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
@@ -303,11 +311,13 @@ class ProcessScheduler(Scheduler):
             self._discard([spill])
 
     def _lacked_room(self, client: Client, job: Job[Work], needed_bytes: int) -> None:
-        """Note how much memory a job needs that had too little, as estimated from the batches before it lacked some."""
-        if client.plan.memory is not None:  # a wrong estimate would leave no room for any job: rather divide this twice
-            bytes_each = min(needed_bytes, 2 * self._region_bytes(client, job)[0]) / max(job.work.shape.memory_units, 1)
+        """Note that a job needs more memory: about so much, as estimated from its first batches."""
+        share = self._share_of(client, job) if job.work.shape.has_room else None
+        if share is None or share >= self._room_bytes:
+            self._room_bytes = max(self._room_bytes, 2 * needed_bytes)
+        else:  # a large estimate, of which nothing would be forgotten, must not look like a batch of more than a share
+            bytes_each = min(needed_bytes, 2 * share) / max(job.work.shape.memory_units, 1)
             client.learned.took_memory(bytes_each, bytes_each, is_merged=job.has_merge)
-        self._room_bytes = max(self._room_bytes, 2 * needed_bytes)
 
     def _note_times(self, slot: int, client: Client, job: Job[Work]) -> None:
         learned = client.learned

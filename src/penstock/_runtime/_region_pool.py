@@ -1,6 +1,12 @@
 """The memory of one client's jobs, for its scheduler and its queue."""
 
+import sys
+from typing import Final
+
 from penstock._memory import Region
+
+ANY_SIZE: Final = sys.maxsize
+"""The largest size of a region where all are small enough."""
 
 
 class RegionPool:
@@ -25,7 +31,7 @@ class RegionPool:
         """The bytes in use of the leased regions."""
         return sum(self._used.copy().values())
 
-    def take(self, least_bytes: int, most_bytes: float) -> Region | None:
+    def take(self, least_bytes: int, most_bytes: int) -> Region | None:
         """Remove and return an idle region of a size between these two; None if there is none."""
         for index in reversed(range(len(self._idle))):  # the region that was returned last may still be in the caches
             if least_bytes <= len(self._idle[index]) <= most_bytes:
@@ -68,6 +74,11 @@ class RegionPool:
     def oldest(self) -> list[Region]:
         """Remove and return the region that has been idle for longest, if there is any."""
         return [self._idle.pop(0)] if self._idle else []
+
+    def close(self) -> list[Region]:
+        """Remove and return all idle regions; from now on none is worth keeping."""
+        self.most_idle = 0
+        return self.spare()
 
     def spare(self) -> list[Region]:
         """Remove and return the idle regions beyond the number worth keeping."""

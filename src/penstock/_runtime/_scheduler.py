@@ -33,7 +33,6 @@ Guarantees:
 
 import copy
 import logging
-import math
 import os
 import threading
 import time
@@ -59,7 +58,7 @@ from penstock._runtime._fold_choice import FoldChoices
 from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._recorder import Recorder
-from penstock._runtime._region_pool import RegionPool
+from penstock._runtime._region_pool import ANY_SIZE, RegionPool
 from penstock.errors import ClosedError, InternalError, UsageError
 
 _logger = logging.getLogger("penstock")
@@ -319,11 +318,12 @@ class Scheduler:
     def _discard(self, regions: list[Region]) -> None:
         """Release memory that is no longer used."""
         memory_provider = self._owner.memory_provider
-        for region in () if memory_provider is None else regions:
-            memory_provider.discard(region)
+        if memory_provider is not None:
+            for region in regions:
+                memory_provider.discard(region)
 
-    def _region_bytes(self, _client: Client, job: Job[Work]) -> tuple[int, float]:
-        return job.memory_bytes, math.inf  # at least, and at most
+    def _region_bytes(self, armed: Armed) -> tuple[int, int]:
+        return armed.job.memory_bytes, ANY_SIZE  # at least, and at most
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         armed.job.work.use(lease)
@@ -373,8 +373,7 @@ class Scheduler:
         client.give_up()
         self.clients = tuple(other for other in self.clients if other is not client)
         self._bell.forget(_listener_of(client))
-        client.region_pool.most_idle = 0
-        self._discard(client.region_pool.spare())
+        self._discard(client.region_pool.close())
 
     def give_up(self, client: Client) -> None:
         """Cancel a client's jobs, also those of a queue whose construction was interrupted."""
@@ -479,10 +478,10 @@ class Scheduler:
         Raises:
             Exception: the system gives no memory or no descriptor. Nothing has changed; the job can be armed again.
         """
-        region = self._take_region(client, job) if job.memory_bytes else None
-        slot = self._free[-1]
         self._number += 1
         armed, lease = Armed(self._number, client, job), None
+        region = self._take_region(armed) if job.memory_bytes else None
+        slot = self._free[-1]
         try:
             self._describe(slot, armed, region)
             if region is not None:
@@ -502,11 +501,12 @@ class Scheduler:
         self._ring.arm(slot, armed.number, job.blocks, merge=job.has_merge)
         return slot
 
-    def _take_region(self, client: Client, job: Job[Work]) -> Region:
-        least, most = self._region_bytes(client, job)
-        if (region := client.region_pool.take(least, most)) is None:
-            self._discard(client.region_pool.oldest())  # the new region replaces it
-            region = self._new_region(least)
+    def _take_region(self, armed: Armed) -> Region:
+        sizes, region_pool = self._region_bytes(armed), armed.client.region_pool
+        region = region_pool.take(*sizes)
+        if region is None:
+            self._discard(region_pool.oldest())  # the new region replaces it
+            region = self._new_region(sizes[0])
         return region
 
     def _new_region(self, size_bytes: int) -> Region:
