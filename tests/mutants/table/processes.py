@@ -19,7 +19,7 @@ PROCESSES: Final[Faults] = {
     },
     "_runtime/_process_scheduler.py": {
         "processes: a job of larger batches than those before takes the memory of the next ones": (
-            *("if memory is None or job.steps == 1:", "if True:"),
+            *("if client.plan.memory is None or job.steps == 1:", "if True:"),
             "runtime/test_memory.py::test_batches_of_all_sizes_keep_the_bound",
         ),
         "processes: a row that crashes workers alone is tried as often as others": (
