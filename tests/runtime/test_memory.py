@@ -6,7 +6,9 @@ import resource
 import select
 import subprocess
 import sys
+import threading
 import warnings
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -286,6 +288,44 @@ def test_batches_of_all_sizes_keep_the_bound(
                 assert batch[0] == 4 * step
                 most = max(most, loader.stats()["bytes_in_flight"])
             assert (step, most) == (199, min(most, bound))
+
+
+class Living:
+    """A function of elements or batches; counts the bytes of its results that are alive."""
+
+    def __init__(self) -> None:
+        self.most = self._living = 0
+        self._lock = threading.RLock()  # a result may end in any thread
+
+    def __call__(self, given: Any) -> Any:
+        """Return an array of the first number."""
+        made = np.full(ROW, np.ravel(given)[0])
+        self._count(ROW_BYTES)
+        weakref.finalize(made, self._count, -ROW_BYTES).atexit = False
+        return made
+
+    def _count(self, size_bytes: int) -> None:
+        with self._lock:
+            self._living += size_bytes
+            self.most = max(self.most, self._living)
+
+
+@pytest.mark.parametrize("steps", ["rows", "elements", "fold"])
+@pytest.mark.parametrize(("times", "prefetch"), [(3, 1), (4, 30), (20, 2)])
+def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch: int) -> None:
+    """Arrays of users' functions, which have memory of their own, keep the bound once they are known."""
+    living = Living()
+    rows = ps.range(800, seed=1).filter(always) if steps == "fold" else ps.range(800)
+    dataset = (rows if steps == "elements" else rows.batch(4)).map(living)
+    other = 3_000_000 if steps == "fold" else 0  # batches that the thread of the fold makes itself, to find its pace
+    with ps.Loader(
+        dataset, num_workers=2, workers="threads", prefetch=prefetch, memory=times * ROW_BYTES + 500
+    ) as loader:
+        for _ in range(2):
+            living.most = 0
+            numbers = [int(batch[0]) for batch in loader]
+            assert numbers == list(range(0, 800, 800 // len(numbers)))
+        assert living.most <= times * ROW_BYTES + other
 
 
 @in_places("isolated threads", "isolated processes")

@@ -48,7 +48,7 @@ from penstock._runtime._policy import (
     MAX_COLLATE_BATCHES,
     SMALL_BATCHES_BYTES,
 )
-from penstock._runtime._queue import GivenQueue
+from penstock._runtime._queue import GivenQueue, within_memory
 from penstock._runtime._recovery import may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._runtime._sent_blocks import SentRows
@@ -108,8 +108,7 @@ class CollateSupplier(Supplier[CollateJob]):
             self._waiting.clear()
         above = Above(self._run, self._choice, left=self._singly + (self._failed is not None))
         self._fold = self._open_fold(self._step_range.after(self._steps, self._token), above)
-        window = self._window
-        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, lambda: window)
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window_now)
 
     def close(self) -> None:
         """Cancel the jobs and the fold."""
@@ -281,25 +280,34 @@ class CollateSupplier(Supplier[CollateJob]):
         seconds = max(learned.row_seconds * self._run.size, learned.merge_seconds)
         return bool(decide(WHOLE_BATCHES, int(seconds <= COLLATE_WHOLE_SECONDS)))
 
+    def _window_now(self) -> int:
+        batch_bytes = self._client.learned.merged_row_bytes
+        return self._window if self._scheduler.shares else within_memory(self._client.plan, self._window, batch_bytes)
+
     def _steps_per_job(self) -> int:
         learned = self._client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows and not self._makes_whole else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # so that the first batch waits for no other
+        if self._client.plan.memory is not None and not learned.knows_memory:
+            return 1  # the memory of the first batch shows how many have room
         if self._reads_streams and self._scheduler.shares:
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
         most_bytes = SMALL_BATCHES_BYTES / self._window
-        if self._client.plan.memory is not None:  # a loop holds the batches of one more job
-            most_bytes = min(most_bytes, self._client.plan.memory / (self._window + 1 + self._client.ahead))
-        by_bytes = most_bytes / max(learned.merged_row_bytes, 1)
+        memory, batch_bytes = self._client.plan.memory, max(learned.merged_row_bytes, 1)
+        if memory is not None:  # a loop holds the batches of one more job, and one of the job before
+            most_bytes = min(most_bytes, (memory - batch_bytes) / (self._window + 1 + self._client.ahead))
+        by_bytes = most_bytes / batch_bytes
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- the consumer's part
 
     def results(self, job: CollateJob) -> list[Element]:
         batches = job.take_results()
+        if self._client.plan.memory is not None and not self._scheduler.shares:
+            self._client.learned.took_own_memory(job, batches)
         self._queue.arm()  # another job in its place
         return [] if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0) else batches
 

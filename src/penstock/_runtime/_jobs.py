@@ -32,6 +32,7 @@ from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
+from penstock._tree import element_bytes
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Learned(Generic[AnyLayout]):
         self.has_crashed = False
         """Whether a process crashed at a block of whole batches; from then on, blocks are such that rows are found."""
         self.knows_memory = False
-        """Whether a job has ended in processes, so that the memory of further jobs is known."""
+        """Whether the memory of a job was measured, so that that of further ones is known."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float, parent_seconds: float) -> None:
         """Record the time of a block; `parent_seconds` went into elements of which the rows are pieces."""
@@ -143,6 +144,15 @@ class Learned(Generic[AnyLayout]):
         self.batch_row_bytes = max(self.batch_row_bytes, delivered_each)
         known = self.merged_row_bytes if is_merged == self._is_merged else 0.0
         self.merged_row_bytes, self._is_merged = max(known, bytes_each), is_merged
+
+    def took_own_memory(self, job: "Job[Work]", batches: Iterable[Any]) -> None:
+        """Record the memory of batches that threads made beside the job's rows, unless these are the batches."""
+        shape = job.work.shape
+        self.knows_memory = True
+        if shape.has_merge or not shape.row_bytes:
+            units = max(shape.memory_units, 1)
+            made = job.steps * max(map(element_bytes, batches), default=0) / units
+            self.took_memory(made + shape.row_bytes / units, made, is_merged=shape.has_merge)
 
     def sized(self, element_bytes: int) -> None:
         """Record the size of an element; 0 where there was no element."""

@@ -145,6 +145,19 @@ class JobCutter(ABC, Generic[AnyJob]):
         return max(int(min(-(-self.least_rows // rows), most)), 1)
 
 
+def within_memory(plan: Plan, window: int, batch_bytes: float) -> int:
+    """Return how many jobs may be computed or ready by threads, whose batches have memory of their own.
+
+    Args:
+        plan: the plan, whose `memory` also has room for a job that the program is at, and a batch of the one before.
+        window: the largest number.
+        batch_bytes: the memory of a batch as far as it is known; 0 for none.
+    """
+    if plan.memory is None or not batch_bytes:
+        return window
+    return max(min(window, int(plan.memory / batch_bytes) - 2), 1)
+
+
 def _rows_of_batch(plan: Plan) -> int:
     return max(plan.batch_size // plan.shard.count, 1)
 
@@ -163,8 +176,10 @@ class Cutter(JobCutter[BatchJob]):
         self._jobs_with_memory = self.window + 1 + client.ahead
 
     def window_now(self) -> int:
-        is_large = self._program.batch is None and self._learned.merged_row_bytes >= LARGE_ELEMENT_BYTES
-        return max(self._plan.prefetch, self._workers) if is_large else self.window
+        row_bytes = self._learned.merged_row_bytes
+        is_large = self._program.batch is None and row_bytes >= LARGE_ELEMENT_BYTES
+        window = max(self._plan.prefetch, self._workers) if is_large else self.window
+        return window if self._shared else within_memory(self._plan, window, row_bytes * self._rows)
 
     def next_job(self) -> BatchJob | None:
         if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
@@ -218,7 +233,8 @@ class Cutter(JobCutter[BatchJob]):
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
             if self._program.above or self._program.batch is not None:
                 merge_seconds = self._learned.merge_seconds
-        if seconds is None or merge_seconds is None:
+        lacks_sizes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
+        if seconds is None or merge_seconds is None or lacks_sizes:
             # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
@@ -227,6 +243,8 @@ class Cutter(JobCutter[BatchJob]):
         is_small = row_bytes * self._rows < SHARED_BYTES
         times = ISOLATED_TIMES if self._is_isolated and is_small else 1
         memory = self._plan.memory or math.inf
+        if not self._shared:  # while the next job is made, a loop holds a batch of the one before its own
+            memory -= self._learned.merged_row_bytes * self._rows
         usual_bytes = BELOW_MB_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
         most_bytes = min(usual_bytes, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)

@@ -485,7 +485,10 @@ class BatchSupplier(Supplier[BatchJob]):
         self._remaining = without(self._remaining, job.work.step_range)
         if job.failed or decide(LEFT_TO_CONSUMER, 0):
             return []
-        return job.work.batches(job.parts, job.results, self._copied_bytes)
+        batches = job.work.batches(job.parts, job.results, self._copied_bytes)
+        if self._plan.memory is not None and not self._scheduler.shares:
+            self._client.learned.took_own_memory(job, batches)
+        return batches
 
     def delivered(self, job: BatchJob, index: int, batch: Element) -> Token:
         del batch

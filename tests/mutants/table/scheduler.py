@@ -50,6 +50,10 @@ SCHEDULER: Final[Faults] = {
             "self._error = error",
             "loader/test_descriptors.py",
         ),
+        "threads: the memory of functions' results isn't measured": (
+            *("if self._plan.memory is not None and not self._scheduler.shares:", "if False:"),
+            "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
+        ),
         "threads: a restart repeats the current job": (
             *("self._remaining = without(self._remaining, job.work.step_range)", "pass"),
             *("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
@@ -100,6 +104,10 @@ SCHEDULER: Final[Faults] = {
         ),
     },
     "_runtime/_queue.py": {
+        "threads: with bounded memory, as many jobs of large batches are ahead as without": (
+            *("if plan.memory is None or not batch_bytes:", "if True:"),
+            "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
+        ),
         "queue: one job more than promised has memory": (
             "self._regions_in_use() < self._most_regions",
             "self._regions_in_use() <= self._most_regions",
@@ -148,7 +156,7 @@ SCHEDULER: Final[Faults] = {
             "workers/test_rows_above_folds.py::test_a_crashing_row_above_a_fold_is_named",
         ),
         "collate jobs: with bounded memory, jobs of batches are as large as without": (
-            *("if self._client.plan.memory is not None:", "if False:"),
+            *("if memory is not None:", "if False:"),
             "runtime/test_memory.py::test_batches_of_all_sizes_keep_the_bound",
         ),
     },
