@@ -14,6 +14,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
 
     Ctrl-C ends the view with status 0. A training that is killed leaves nothing behind, and a line says so.
     """
-    with subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True) as program:
+    training = subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True)
+    with training as program, ExitStack() as at_end:
+        at_end.callback(program.kill)  # otherwise the test would wait for its end where a check has failed
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         pid = str(program.pid)
@@ -97,7 +100,7 @@ def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
         text = capsys.readouterr().out
         assert f"pid {pid}  {sys.executable} -c" in text
         assert "\x1b" not in text
-        assert re.search(r"epoch +━*─* *0, step [0-9,]+ \(\d%\), [0-9:]+ left", text)
+        assert re.search(r"epoch +━*─* *0, step [0-9,]+ \(\d+%\), [0-9:]+ left", text)
         assert re.search(r"workers +━+─* *\d+% busy, 2 threads", text)
         assert main(["watch", "--once"]) == 0  # the loaders of all programs
         assert f"pid {pid} " in capsys.readouterr().out
@@ -106,7 +109,7 @@ def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
             line = watch.stdout.readline()
             program.kill()
             *_, last = watch.stdout
-    figures = rf"pid {pid}: epoch 0, step [\d,]+ \(\d%\); [0-9.]+ batches/s; waiting \d+%: "
+    figures = rf"pid {pid}: epoch 0, step [\d,]+ \(\d+%\); [0-9.]+ batches/s; waiting \d+%: "
     assert re.match(rf"\d\d:\d\d:\d\d {figures}", line)
     assert last == f"process {pid} has ended\n"
     assert watch.returncode == 0

@@ -157,6 +157,11 @@ class BatchWork(Work):
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
             self._columns = self.layout.columns(self._bounds[-1], cast("memoryview", memory))
 
+    @property
+    def columns(self) -> Sequence[Any]:
+        """The arrays and lists of all rows, one for each leaf; none where rows aren't written into columns."""
+        return self._columns
+
     def places(self, start: int, stop: int) -> Places:
         return Places(self._program.rows, *row_coordinates(self._spans(start, stop)))
 

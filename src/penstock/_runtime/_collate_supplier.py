@@ -41,7 +41,7 @@ from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_choice import AboveChoice
 from penstock._runtime._fold_thread import Above, FoldOnRequest, FoldThread, Made, count_filtered
-from penstock._runtime._jobs import Job, Learned
+from penstock._runtime._jobs import Job, Learned, own_bytes
 from penstock._runtime._policy import (
     COLLATE_JOB_SECONDS,
     COLLATE_WHOLE_SECONDS,
@@ -95,6 +95,8 @@ class CollateSupplier(Supplier[CollateJob]):
         # of other inputs are kept, too, once processes have failed at some: they may fail at each batch.
         self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
+        # Whether `memory=` bounds the results of functions in threads, by the size of the first one of each job.
+        self._is_measured = client.plan.memory is not None and not scheduler.shares
         self._singly = 0  # how many of the next batches have a job each, since one of them failed
         self._closed = False
 
@@ -282,23 +284,24 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def _window_now(self) -> int:
         batch_bytes = self._client.learned.merged_row_bytes
-        return self._window if self._scheduler.shares else within_memory(self._client.plan, self._window, batch_bytes)
+        return within_memory(self._client.plan, self._window, batch_bytes) if self._is_measured else self._window
 
     def _steps_per_job(self) -> int:
         learned = self._client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows and not self._makes_whole else 0.0
         if learned.merge_seconds is None or row_seconds is None or self._singly:
             return 1  # so that the first batch waits for no other
-        if self._client.plan.memory is not None and not learned.knows_memory:
-            return 1  # the memory of the first batch shows how many have room
+        if self._is_measured and not learned.knows_memory:
+            return 1  # the first batch shows how many have room
         if self._reads_streams and self._scheduler.shares:
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
         most_bytes = SMALL_BATCHES_BYTES / self._window
         memory, batch_bytes = self._client.plan.memory, max(learned.merged_row_bytes, 1)
-        if memory is not None:  # a loop holds the batches of one more job, and one of the job before
-            most_bytes = min(most_bytes, (memory - batch_bytes) / (self._window + 1 + self._client.ahead))
+        if memory is not None:  # a loop holds the batches of one more job and, of threads, one of the job before
+            room = memory - batch_bytes if self._is_measured else memory
+            most_bytes = min(most_bytes, room / (self._window + 1 + self._client.ahead))
         by_bytes = most_bytes / batch_bytes
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
@@ -306,8 +309,9 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def results(self, job: CollateJob) -> list[Element]:
         batches = job.take_results()
-        if self._client.plan.memory is not None and not self._scheduler.shares:
-            self._client.learned.took_own_memory(job, batches)
+        batch = next((each for each in batches if each is not DROPPED), DROPPED)
+        if self._is_measured and batch is not DROPPED:
+            self._client.learned.made_in_threads(own_bytes(batch), 0, is_merged=True)
         self._queue.arm()  # another job in its place
         return [] if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0) else batches
 

@@ -25,14 +25,14 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph import Context, Integers, Node, Upcoming, parents_of_block, upcoming
+from penstock._graph import Context, Element, Integers, Node, Upcoming, parents_of_block, upcoming
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
-from penstock._tree import element_bytes
+from penstock._tree import flatten, is_array, leaf_bytes
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Learned(Generic[AnyLayout]):
         self.merge_seconds: float | None = None
         """The time of a batch, beyond that of its rows."""
         self.merged_row_bytes = 0.0
-        """The largest memory that a row and its part of the batch took in shared memory."""
+        """The largest memory that a row and its part of the batch took: shared memory, or that of functions."""
         self.batch_row_bytes = 0.0
         """The same, without the rows that a merge reads: only what is delivered."""
         self._is_merged = False
@@ -113,7 +113,7 @@ class Learned(Generic[AnyLayout]):
         self.has_crashed = False
         """Whether a process crashed at a block of whole batches; from then on, blocks are such that rows are found."""
         self.knows_memory = False
-        """Whether the memory of a job was measured, so that that of further ones is known."""
+        """Whether the memory of a job was measured; that of other jobs follows from it."""
 
     def timed(self, rows: int, seconds: float, cpu_seconds: float, parent_seconds: float) -> None:
         """Record the time of a block; `parent_seconds` went into elements of which the rows are pieces."""
@@ -145,14 +145,10 @@ class Learned(Generic[AnyLayout]):
         known = self.merged_row_bytes if is_merged == self._is_merged else 0.0
         self.merged_row_bytes, self._is_merged = max(known, bytes_each), is_merged
 
-    def took_own_memory(self, job: "Job[Work]", batches: Iterable[Any]) -> None:
-        """Record the memory of batches that threads made beside the job's rows, unless these are the batches."""
-        shape = job.work.shape
+    def made_in_threads(self, own_bytes: float, leased_bytes: float, *, is_merged: bool) -> None:
+        """Record the memory that a row's part of a batch takes beside leased memory, where threads made the batch."""
         self.knows_memory = True
-        if shape.has_merge or not shape.row_bytes:
-            units = max(shape.memory_units, 1)
-            made = job.steps * max(map(element_bytes, batches), default=0) / units
-            self.took_memory(made + shape.row_bytes / units, made, is_merged=shape.has_merge)
+        self.took_memory(own_bytes + leased_bytes if own_bytes else 0.0, own_bytes, is_merged=is_merged)
 
     def sized(self, element_bytes: int) -> None:
         """Record the size of an element; 0 where there was no element."""
@@ -228,6 +224,11 @@ class Shape(NamedTuple):
     row_bytes: int = 0
     memory_bytes: int = 0
     memory_units: int = 1
+
+    @property
+    def makes_own(self) -> bool:
+        """Whether threads make what is delivered in memory of its own: merged batches, or elements without a batch."""
+        return self.has_merge or (self.first_step is not None and not self.row_bytes)
 
 
 class Task(Protocol):
@@ -502,6 +503,17 @@ class Job(Generic[AnyWork]):
         """Return the merged batches, and release them; where one has failed, perhaps only those before it."""
         results, self.results = self.results, []
         return results
+
+
+def own_bytes(batch: Element, leased: Sequence[Any] = ()) -> int:
+    """Return the bytes of the arrays of a batch that aren't views of leased ones; 0 where it can't be measured."""
+    with Caught(Exception):  # an object of the user's may have any attributes, or refer to itself
+        return sum(leaf_bytes(leaf) for leaf in flatten(batch)[0] if not _is_view(leaf, leased))
+    return 0
+
+
+def _is_view(leaf: object, leased: Sequence[Any]) -> bool:
+    return is_array(leaf) and any(is_array(each) and np.may_share_memory(leaf, each) for each in leased)
 
 
 def step_of(bounds: Sequence[int], row: int) -> int:

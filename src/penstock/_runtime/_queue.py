@@ -117,7 +117,7 @@ class JobCutter(ABC, Generic[AnyJob]):
         self._plan = plan
         self._workers = scheduler.num_workers
         self._learned: Learned[Layout] = client.learned
-        self._rows = _rows_of_batch(plan)
+        self._rows = rows_of_batch(plan)
         self._parents = ParentRows(node, step, client, self._workers, self.window)
 
     @abstractmethod
@@ -149,7 +149,7 @@ def within_memory(plan: Plan, window: int, batch_bytes: float) -> int:
     """Return how many jobs may be computed or ready by threads, whose batches have memory of their own.
 
     Args:
-        plan: the plan, whose `memory` also has room for a job that the program is at, and a batch of the one before.
+        plan: the plan; its `memory` also has room for the batch that the program is at, and the one before.
         window: the largest number.
         batch_bytes: the memory of a batch as far as it is known; 0 for none.
     """
@@ -158,7 +158,8 @@ def within_memory(plan: Plan, window: int, batch_bytes: float) -> int:
     return max(min(window, int(plan.memory / batch_bytes) - 2), 1)
 
 
-def _rows_of_batch(plan: Plan) -> int:
+def rows_of_batch(plan: Plan) -> int:
+    """Return the rows of a full batch on this rank."""
     return max(plan.batch_size // plan.shard.count, 1)
 
 
@@ -167,7 +168,7 @@ class Cutter(JobCutter[BatchJob]):
 
     def __init__(self, scheduler: Scheduler, client: Client, program: Batches, step_ranges: list[StepRange]) -> None:
         # However few rows a batch has, two for each worker are in progress, so that no worker waits for the consumer.
-        super().__init__(scheduler, client, program.rows, -(-2 * scheduler.num_workers // _rows_of_batch(client.plan)))
+        super().__init__(scheduler, client, program.rows, -(-2 * scheduler.num_workers // rows_of_batch(client.plan)))
         self._program = program
         self._shared = scheduler.shares
         self._step_ranges = step_ranges
@@ -233,8 +234,8 @@ class Cutter(JobCutter[BatchJob]):
             row_bytes = max(row_bytes, self._learned.merged_row_bytes)
             if self._program.above or self._program.batch is not None:
                 merge_seconds = self._learned.merge_seconds
-        lacks_sizes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
-        if seconds is None or merge_seconds is None or lacks_sizes:
+        lacks_bytes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
+        if seconds is None or merge_seconds is None or lacks_bytes:
             # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.

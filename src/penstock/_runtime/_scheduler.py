@@ -330,8 +330,7 @@ class Scheduler:
 
     def begins_first(self, client: Client, job: Job[Work]) -> bool:
         """Return whether a client's next jobs are armed only after this one has ended."""
-        del client, job
-        return False
+        return job.work.shape.makes_own and client.plan.memory is not None and not client.learned.knows_memory
 
     def _describe(self, slot: int, armed: Armed, region: Region | None) -> None:
         """Describe a job to workers in other processes, which look when its slot is armed."""

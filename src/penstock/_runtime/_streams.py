@@ -35,8 +35,9 @@ from penstock._runtime._batches import (
     without,
 )
 from penstock._runtime._failing_work import crashing_row_error
+from penstock._runtime._jobs import own_bytes
 from penstock._runtime._policy import COPIED_BYTES
-from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
+from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue, rows_of_batch
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
@@ -487,8 +488,17 @@ class BatchSupplier(Supplier[BatchJob]):
             return []
         batches = job.work.batches(job.parts, job.results, self._copied_bytes)
         if self._plan.memory is not None and not self._scheduler.shares:
-            self._client.learned.took_own_memory(job, batches)
+            self._measure(job, batches)
         return batches
+
+    def _measure(self, job: BatchJob, batches: list[Element]) -> None:
+        """Measure the first batch that threads have made, since `memory=` bounds the results of functions, too."""
+        shape = job.work.shape
+        batch = next((each for each in batches if each is not DROPPED), DROPPED)
+        if batch is not DROPPED:
+            own = own_bytes(batch, job.work.columns) / rows_of_batch(self._plan) if shape.makes_own else 0
+            leased = shape.row_bytes / max(shape.memory_units, 1)
+            self._client.learned.made_in_threads(own, leased, is_merged=shape.has_merge)
 
     def delivered(self, job: BatchJob, index: int, batch: Element) -> Token:
         del batch
