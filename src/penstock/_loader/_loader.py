@@ -122,7 +122,7 @@ class Loader(NotesErrors, Generic[T_co]):
         shard: the rank whose rows of each global batch to load; by default all rows.
         prefetch: the number of batches made ready before they are requested, at least 1; counted for all workers.
         memory: a bound in bytes, or text such as "2GiB", for batches that are being made or that the consumer holds.
-            A loop needs room for two batches. Without workers nothing is made ahead, and it bounds nothing.
+            A loop needs room for two batches, or for three of functions in threads. Without workers it bounds nothing.
         copy: True delivers copies, so that batches that you keep hold none of the loader's memory.
         limits: bounds that are rarely needed.
 

@@ -19,7 +19,7 @@ import bisect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
+from penstock._tensors import is_tensor
 from penstock._tree import flatten, is_array, leaf_bytes
 from penstock.errors import WorkerError
 
@@ -505,15 +506,21 @@ class Job(Generic[AnyWork]):
         return results
 
 
-def own_bytes(batch: Element, leased: Sequence[Any] = ()) -> int:
-    """Return the bytes of the arrays of a batch that aren't views of leased ones; 0 where it can't be measured."""
+def own_bytes(batch: Element, leased: Iterable[Any] = ()) -> int:
+    """Return the bytes of a batch's arrays that aren't in the memory of leased ones; 0 where it can't be measured."""
     with Caught(Exception):  # an object of the user's may have any attributes, or refer to itself
-        return sum(leaf_bytes(leaf) for leaf in flatten(batch)[0] if not _is_view(leaf, leased))
+        starts = [(_address(each), each.nbytes) for each in leased if is_array(each) and each.nbytes]
+        first = min((start for start, _ in starts), default=0)
+        end = max((start + size for start, size in starts), default=0)  # all columns are in one region
+        return sum(leaf_bytes(leaf) for leaf in flatten(batch)[0] if not first <= _address(leaf) < end)
     return 0
 
 
-def _is_view(leaf: object, leased: Sequence[Any]) -> bool:
-    return is_array(leaf) and any(is_array(each) and np.may_share_memory(leaf, each) for each in leased)
+def _address(leaf: object) -> int:
+    """Return the place of an array or a tensor in memory; -1 for other leaves."""
+    if is_tensor(leaf):
+        return int(cast("Any", leaf).data_ptr())
+    return int(leaf.__array_interface__["data"][0]) if is_array(leaf) else -1
 
 
 def step_of(bounds: Sequence[int], row: int) -> int:

@@ -237,6 +237,7 @@ class Cutter(JobCutter[BatchJob]):
         lacks_bytes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
         if seconds is None or merge_seconds is None or lacks_bytes:
             # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
+            whole = whole and not lacks_bytes
             return self._to_parents_end(step_range, self._parents.wanted(self._rows), MAX_JOB_BATCHES) if whole else 1
         # Workers share the rows of a job; its batches are merged one after the other.
         batch_seconds = max(seconds * self._rows / self._workers + merge_seconds, 1e-9)
@@ -350,7 +351,8 @@ class JobQueue(Generic[AnyJob]):
             scheduler: computes the jobs.
             client: the client that the jobs belong to.
             make_job: returns the next job, or None when there are no more; called in order, on any thread.
-            window: returns the largest number of jobs that are being computed or ready, at least 1; it never grows.
+            window: returns the largest number of jobs that are being computed or ready, at least 1; a larger one than
+                before is ignored.
             queues: the maximum number of queues of the client. If it is 1, workers arm jobs, too; otherwise only the
                 consumer does.
             ended: called when the jobs are given up, so that no worker waits for records that won't arrive; may be
@@ -546,7 +548,7 @@ class JobQueue(Generic[AnyJob]):
 
     def _narrow_window(self) -> None:
         window = min(self._find_window(), self._most_window)
-        if window < self._window:
+        if window < self._window and not self._ended:
             self._window = window
             self._most_regions = self._client.region_pool.most_idle = window + 1 + self._client.ahead
 

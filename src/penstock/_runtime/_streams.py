@@ -26,7 +26,7 @@ from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import DROPPED, Element
 from penstock._processes import without_frames
 from penstock._readings import Waits
-from penstock._runtime._batch_work import BatchJob
+from penstock._runtime._batch_work import BatchJob, row_layout
 from penstock._runtime._batches import (
     InlineBatches,
     StepRange,
@@ -496,7 +496,10 @@ class BatchSupplier(Supplier[BatchJob]):
         shape = job.work.shape
         batch = next((each for each in batches if each is not DROPPED), DROPPED)
         if batch is not DROPPED:
-            own = own_bytes(batch, job.work.columns) / rows_of_batch(self._plan) if shape.makes_own else 0
+            program, learned = self._plan.batches, self._client.learned
+            # Of a layout that was just found, further rows are leased.
+            is_leased = not shape.makes_own or (not program.above and row_layout(program, learned) is not None)
+            own = 0 if is_leased else own_bytes(batch, job.work.columns) / rows_of_batch(self._plan)
             leased = shape.row_bytes / max(shape.memory_units, 1)
             self._client.learned.made_in_threads(own, leased, is_merged=shape.has_merge)
 
@@ -539,6 +542,7 @@ class BatchSupplier(Supplier[BatchJob]):
         stacked = None if job.failed else job.work.stacked(job.parts, is_provided=is_provided)
         if stacked is None:
             return None
+        self._client.learned.knows_memory = True  # these batches are leased
         step_range = job.work.step_range
         self._remaining = without(self._remaining, step_range)
         first = step_range.first.step

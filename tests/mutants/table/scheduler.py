@@ -51,7 +51,7 @@ SCHEDULER: Final[Faults] = {
             "loader/test_descriptors.py",
         ),
         "threads: the memory of functions' results isn't measured": (
-            *("if shape.makes_own else 0", "if False else 0"),
+            *("0 if is_leased else own_bytes(", "0 if True else own_bytes("),
             "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
         ),
         "threads: a restart repeats the current job": (
