@@ -110,7 +110,9 @@ class CollateSupplier(Supplier[CollateJob]):
             self._waiting.clear()
         above = Above(self._run, self._choice, left=self._singly + (self._failed is not None))
         self._fold = self._open_fold(self._step_range.after(self._steps, self._token), above)
-        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, self._window_now)
+        # Not a bound method: the queue would keep this, and the user's loader.
+        window = partial(_window_now, self._client, self._window, is_measured=self._is_measured)
+        self._queue = GivenQueue(self._scheduler, self._client, self._next_job, window)
 
     def close(self) -> None:
         """Cancel the jobs and the fold."""
@@ -282,10 +284,6 @@ class CollateSupplier(Supplier[CollateJob]):
         seconds = max(learned.row_seconds * self._run.size, learned.merge_seconds)
         return bool(decide(WHOLE_BATCHES, int(seconds <= COLLATE_WHOLE_SECONDS)))
 
-    def _window_now(self) -> int:
-        batch_bytes = self._client.learned.merged_row_bytes
-        return within_memory(self._client.plan, self._window, batch_bytes) if self._is_measured else self._window
-
     def _steps_per_job(self) -> int:
         learned = self._client.learned
         row_seconds = learned.row_seconds if self._run.collate.rows and not self._makes_whole else 0.0
@@ -364,6 +362,11 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def fileno(self) -> int:
         return self._scheduler.fileno(self._client)
+
+
+def _window_now(client: Client, window: int, *, is_measured: bool) -> int:
+    """Return how many jobs workers may have ahead: fewer than `window`, where large batches of threads are measured."""
+    return within_memory(client.plan, window, client.learned.merged_row_bytes) if is_measured else window
 
 
 def _has_batch(waiting: deque[Made]) -> bool:
