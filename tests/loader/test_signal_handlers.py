@@ -21,9 +21,6 @@ from tests.profiles import IS_LONG
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 
-# An exception between `open` and `with` leaves the file to its destructor, which closes it. As an error, its warning
-# would be handled by Python code, in which the next exception of a handler is discarded.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 SIGNALS = 1000 if IS_LONG else 50
 NEXT = ps.LoaderIterator.__next__.__code__
 
@@ -54,6 +51,9 @@ def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[l
     return found, caught
 
 
+# An exception between `open` and `with` leaves a control group's file to its destructor, which closes it. As an error,
+# its warning would be handled by Python code, in which the next exception of a handler is discarded.
+@pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper name='/(proc|sys)/:ResourceWarning")
 @pytest.mark.parametrize(
     ("dataset", "kind", "place"),
     [

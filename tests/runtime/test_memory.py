@@ -287,7 +287,8 @@ def test_batches_of_all_sizes_keep_the_bound(
             for step, batch in enumerate(loader):
                 assert batch[0] == 4 * step
                 most = max(most, loader.stats()["bytes_in_flight"])
-            assert (step, most) == (199, min(most, bound))
+            assert step == 199
+            assert most <= bound
 
 
 class Living:
@@ -328,8 +329,7 @@ def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch
         dataset, num_workers=2, workers="threads", prefetch=prefetch, memory=times * ROW_BYTES + 500
     ) as loader:
         for _ in range(2):
-            numbers = [int(batch[0]) for batch in loader]
-            assert numbers == list(range(0, 800, 800 // len(numbers)))
+            assert [int(batch[0]) for batch in loader] == list(range(0, 800, 1 if steps == "elements" else 4))
         assert living.most <= times * ROW_BYTES + other
 
 

@@ -204,7 +204,8 @@ class ProcessScheduler(Scheduler):
         """
         if client.plan.memory is None or job.steps == 1:
             return None
-        return max(client.plan.memory // max(client.region_pool.most_idle, 1), job.memory_bytes)
+        jobs = max(client.region_pool.most_idle, 1)  # that have memory: each has a region, which is idle between two
+        return max(client.plan.memory // jobs, job.memory_bytes)
 
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed

@@ -102,9 +102,15 @@ def growing(batch: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.full(10 if batch[0] < 1400 else 60_000, batch[0])
 
 
-def test_results_of_functions_take_no_more_memory_than_they_have() -> None:
+def of_two_dtypes(batch: NDArray[np.int64]) -> NDArray[Any]:
+    """Return 160 kB or 80 kB, by turns after every two batches."""
+    return np.full(20_000, batch[0], (np.int64, np.float32)[int(batch[0]) // 8 % 2])
+
+
+@pytest.mark.parametrize("function", [growing, of_two_dtypes])
+def test_results_of_functions_take_no_more_memory_than_they_have(function: Callable[[Any], Any]) -> None:
     """Where `memory=` bounds a loader, batches are copied, without the room that a worker kept for larger ones."""
-    dataset = ps.range(2000).batch(4).map(growing)
+    dataset = ps.range(2000).batch(4).map(function)
     with isolated(dataset, 2, workers="processes", memory=40_000_000) as loader:
         assert [int(batch[0]) for batch in loader] == list(range(0, 2000, 4))
 
