@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.transport.owners import recycled_bytes
 EXAMPLES = 40 if IS_LONG else 1
 ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
 ROW_BYTES = 8 * ROW
+MEGABYTE = 1 << 20
 
 
 def row(number: int) -> Any:
@@ -294,15 +296,17 @@ def test_batches_of_all_sizes_keep_the_bound(
 class Living:
     """A function of elements or batches; counts the bytes of its results that are alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int = ROW) -> None:
         self.most = self._living = 0
+        self._length = length
         self._lock = threading.RLock()  # a result may end in any thread
 
     def __call__(self, given: Any) -> Any:
-        """Return an array of the first number."""
-        made = np.full(ROW, np.ravel(given)[0])
-        self._count(ROW_BYTES)
-        weakref.finalize(made, self._count, -ROW_BYTES).atexit = False
+        """Return an array of the first number, and of zeros, which take no time."""
+        made = np.zeros(self._length, np.int64)
+        made[0] = np.ravel(given)[0]
+        self._count(made.nbytes)
+        weakref.finalize(made, self._count, -made.nbytes).atexit = False
         return made
 
     def _count(self, size_bytes: int) -> None:
@@ -322,8 +326,7 @@ class Living:
 def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch: int) -> None:
     """Arrays of users' functions, which have memory of their own, keep the bound from the first one on."""
     living = Living()
-    rows = ps.range(800, seed=1).filter(always) if steps == "fold" else ps.range(800)
-    dataset = (rows if steps == "elements" else rows.batch(4)).map(living)
+    dataset = made_by(living, steps, 800)
     other = 3_000_000 if steps == "fold" else 0  # batches that the thread of the fold makes itself, to find its pace
     with ps.Loader(
         dataset, num_workers=2, workers="threads", prefetch=prefetch, memory=times * ROW_BYTES + 500
@@ -331,6 +334,22 @@ def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch
         for _ in range(2):
             assert [int(batch[0]) for batch in loader] == list(range(0, 800, 1 if steps == "elements" else 4))
         assert living.most <= times * ROW_BYTES + other
+
+
+@pytest.mark.parametrize("prefetch", [2, 30])
+@pytest.mark.parametrize("steps", ["rows", "elements", "fold"])
+def test_threads_have_a_usual_bound_for_the_results_of_functions(steps: str, prefetch: int) -> None:
+    """Without `memory=`, large arrays that take no time are as few as `prefetch` allows, or 64 MB."""
+    living = Living(MEGABYTE)
+    with ps.Loader(made_by(living, steps, 800), num_workers=2, workers="threads", prefetch=prefetch) as loader:
+        assert [int(batch[0]) for batch in loader] == list(range(0, 800, 1 if steps == "elements" else 4))
+    assert living.most <= max(64_000_000, 8 * MEGABYTE * (prefetch + 4))
+
+
+def made_by(function: Callable[[Any], Any], steps: str, count: int) -> ps.Dataset:
+    """Return a dataset whose elements, or batches, without or with a fold below them, a function makes."""
+    rows = ps.range(count, seed=1).filter(always) if steps == "fold" else ps.range(count)
+    return (rows if steps == "elements" else rows.batch(4)).map(function)
 
 
 @in_places("isolated threads", "isolated processes")

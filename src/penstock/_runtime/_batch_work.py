@@ -36,11 +36,12 @@ from penstock._runtime._batches import (
     finished_batches,
     row_coordinates,
     rows_of,
+    rows_of_batch,
     rows_of_step_range,
     with_masks,
     write_evaluated,
 )
-from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, step_of
+from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, own_bytes, step_of
 from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, in_memory, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
@@ -130,6 +131,7 @@ class BatchWork(Work):
             row_bytes=row_bytes,
             memory_bytes=memory_bytes,
             memory_units=rows,
+            batch_units=rows_of_batch(plan),
         )
         super().__init__(shape)
         self._delivers = has_room and not has_merge  # whether blocks of processes make what is delivered
@@ -157,10 +159,10 @@ class BatchWork(Work):
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
             self._columns = self.layout.columns(self._bounds[-1], cast("memoryview", memory))
 
-    @property
-    def columns(self) -> Sequence[Any]:
-        """The arrays and lists of all rows, one for each leaf; none where rows aren't written into columns."""
-        return self._columns
+    def own_bytes(self, batch: Element) -> int:
+        # Of a layout that was just found, further rows are leased.
+        is_leased = not self._program.above and row_layout(self._program, self._learned) is not None
+        return 0 if is_leased else own_bytes(batch, self._columns)
 
     def places(self, start: int, stop: int) -> Places:
         return Places(self._program.rows, *row_coordinates(self._spans(start, stop)))

@@ -196,6 +196,11 @@ def rows_of(program: Batches, shard: Shard, unit: Unit) -> Rows:
     return Rows(epoch, first, low, high, first + count - 1)
 
 
+def rows_of_batch(plan: Plan) -> int:
+    """Return the rows of a full batch on this rank."""
+    return max(plan.batch_size // plan.shard.count, 1)
+
+
 def rows_of_step_range(program: Batches, shard: Shard, step_range: StepRange) -> tuple[list[Rows], list[int]]:
     """Return all rows of a range of steps, in as few runs as possible, and the first row of each step.
 

@@ -41,10 +41,11 @@ from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_choice import AboveChoice
 from penstock._runtime._fold_thread import Above, FoldOnRequest, FoldThread, Made, count_filtered
-from penstock._runtime._jobs import Job, Learned, own_bytes
+from penstock._runtime._jobs import Job, Learned
 from penstock._runtime._policy import (
     COLLATE_JOB_SECONDS,
     COLLATE_WHOLE_SECONDS,
+    MADE_BYTES,
     MAX_COLLATE_BATCHES,
     SMALL_BATCHES_BYTES,
 )
@@ -295,7 +296,7 @@ class CollateSupplier(Supplier[CollateJob]):
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
-        most_bytes = SMALL_BATCHES_BYTES / self._window
+        most_bytes = (SMALL_BATCHES_BYTES if self._scheduler.shares else MADE_BYTES) / self._window
         memory, batch_bytes = self._client.plan.memory, max(learned.merged_row_bytes, 1)
         if memory is not None:  # a loop holds the batches of one more job and, of threads, one of the job before
             room = memory - batch_bytes if self._is_measured else memory
@@ -307,9 +308,6 @@ class CollateSupplier(Supplier[CollateJob]):
 
     def results(self, job: CollateJob) -> list[Element]:
         batches = job.take_results()
-        batch = next((each for each in batches if each is not DROPPED), DROPPED)
-        if self._is_measured and batch is not DROPPED:
-            self._client.learned.made_in_threads(own_bytes(batch), 0, is_merged=True)
         self._queue.arm()  # another job in its place
         return [] if not self._reads_streams and decide(LEFT_TO_CONSUMER, 0) else batches
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from penstock._caught import Caught
 from penstock._frozen import frozen
-from penstock._graph import Context, Element, Integers, Node, Upcoming, parents_of_block, upcoming
+from penstock._graph import DROPPED, Context, Element, Integers, Node, Upcoming, parents_of_block, upcoming
 from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
@@ -212,6 +212,7 @@ class Shape(NamedTuple):
         row_bytes: the bytes of the rows, where they are written straight into memory; else 0.
         memory_bytes: the bytes of leased memory that the job needs; 0 where its results have memory of their own.
         memory_units: the number of rows, or of batches, by which the memory of merged batches is measured.
+        batch_units: the number of them that a full batch has.
     """
 
     bounds: Sequence[int]
@@ -225,6 +226,7 @@ class Shape(NamedTuple):
     row_bytes: int = 0
     memory_bytes: int = 0
     memory_units: int = 1
+    batch_units: int = 1
 
     @property
     def makes_own(self) -> bool:
@@ -288,6 +290,10 @@ class Work(ABC):
     @abstractmethod
     def task(self) -> Task:
         """Return the description of this work."""
+
+    def own_bytes(self, batch: Element) -> int:
+        """Return the memory, beside leased memory, of a batch that a thread has made of later jobs' kind."""
+        return own_bytes(batch)
 
     def use(self, memory: Lease | Region) -> None:
         """Write rows into leased memory from now on; the lease lives as long as any view of it."""
@@ -410,16 +416,29 @@ class Job(Generic[AnyWork]):
 
     # -- in a worker
 
-    def run_block(self, block: int, context: Context, before_row: BeforeRow | None = None) -> int:
-        """Compute one block, row by row if there is a `before_row`; return its number of rows."""
+    def run_block(
+        self,
+        block: int,
+        context: Context,
+        before_row: BeforeRow | None = None,
+        learned: Learned[Any] | None = None,
+    ) -> int:
+        """Compute one block, row by row if there is a `before_row`; return its number of rows.
+
+        Threads give what is `learned`, to which the memory of the results is added.
+        """
         if self.arriving is None:
-            return self._run_block(block, context, before_row)
-        records = self.arriving[block]
-        context, began = records.context_with_records(context), time.perf_counter()
-        try:
-            return self._run_block(block, context, before_row)
-        finally:
-            records.computed_seconds = time.perf_counter() - began
+            rows = self._run_block(block, context, before_row)
+        else:
+            records = self.arriving[block]
+            context, began = records.context_with_records(context), time.perf_counter()
+            try:
+                rows = self._run_block(block, context, before_row)
+            finally:
+                records.computed_seconds = time.perf_counter() - began
+        if learned is not None and block == 0 and not self.has_merge:
+            self._measure(self.parts[0], learned)
+        return rows
 
     def _run_block(self, block: int, context: Context, before_row: BeforeRow | None) -> int:
         start, stop = self.bounds_of(block)
@@ -440,11 +459,15 @@ class Job(Generic[AnyWork]):
         self.work.compute([], number, number + 1, context)
 
     def run_merge(
-        self, context: Context, before_row: BeforeRow | None = None, keep: Callable[[Any], None] | None = None
+        self,
+        context: Context,
+        before_row: BeforeRow | None = None,
+        keep: Callable[[Any], None] | None = None,
+        learned: Learned[Any] | None = None,
     ) -> None:
         """Make the batches of the results of all blocks; call `before_row` before each batch, and `keep` with each.
 
-        By default they are kept as the job's results.
+        By default they are kept as the job's results. Threads give what is `learned`, as for `run_block`.
         """
         self.work.has_crashed = before_row is not None
         batches = self.work.merge(self.parts, context)
@@ -459,6 +482,19 @@ class Job(Generic[AnyWork]):
                 break
             keep(batch)
             del batch  # so that the memory of its arrays can become the next one's
+        if learned is not None:
+            self._measure(self.results, learned)
+
+    def _measure(self, made: list[Any], learned: Learned[Any]) -> None:
+        """Record the memory of the first batch of a thread's results; not of all, since that takes microseconds."""
+        shape = self.work.shape
+        leased = shape.row_bytes / max(shape.memory_units, 1)
+        if not (self.has_merge or shape.sends_results):  # rows were written into leased memory
+            learned.made_in_threads(0, leased, is_merged=False)
+        batch = next((each for each in made if each is not DROPPED), DROPPED) if shape.makes_own else DROPPED
+        if batch is not DROPPED:
+            own = self.work.own_bytes(batch) / shape.batch_units
+            learned.made_in_threads(own, leased, is_merged=self.has_merge)
 
     def fail(self, block: int, error: BaseException) -> None:
         """Record an exception of a block or of the merge, in a worker thread."""

@@ -52,7 +52,7 @@ from penstock._os import HeldInterrupts
 from penstock._plan import Batches, Plan
 from penstock._readings import Cause
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
-from penstock._runtime._batches import StepRange, row_coordinates, rows_of
+from penstock._runtime._batches import StepRange, row_coordinates, rows_of, rows_of_batch
 from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
@@ -65,6 +65,7 @@ from penstock._runtime._policy import (
     ISOLATED_TIMES,
     JOB_SECONDS,
     LARGE_ELEMENT_BYTES,
+    MADE_BYTES,
     MAX_CHEAP_BATCHES,
     MAX_JOB_BATCHES,
     MAX_PARENT_BATCHES,
@@ -158,11 +159,6 @@ def within_memory(plan: Plan, window: int, batch_bytes: float) -> int:
     return max(min(window, int(plan.memory / batch_bytes) - 2), 1)
 
 
-def rows_of_batch(plan: Plan) -> int:
-    """Return the rows of a full batch on this rank."""
-    return max(plan.batch_size // plan.shard.count, 1)
-
-
 class Cutter(JobCutter[BatchJob]):
     """Cuts step ranges into jobs."""
 
@@ -220,20 +216,8 @@ class Cutter(JobCutter[BatchJob]):
         return has_layout or self._program.has_own_merge
 
     def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
-        layout = self._learned.layout
         seconds = self._learned.row_seconds
-        row_bytes = 0.0 if layout is None else layout.row_bytes
-        if layout is not None and layout.lists:
-            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
-        merge_seconds: float | None = 0.0
-        # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them,
-        # unless it is the user's.
-        if not whole and self._may_make_batches(self._learned) and not self._program.has_own_merge:
-            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
-        elif self._program.above or row_layout(self._program, self._learned) is None:
-            row_bytes = max(row_bytes, self._learned.merged_row_bytes)
-            if self._program.above or self._program.batch is not None:
-                merge_seconds = self._learned.merge_seconds
+        row_bytes, merge_seconds = self._measured(whole=whole)
         lacks_bytes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
         if seconds is None or merge_seconds is None or lacks_bytes:
             # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
@@ -245,22 +229,44 @@ class Cutter(JobCutter[BatchJob]):
         is_small = row_bytes * self._rows < SHARED_BYTES
         times = ISOLATED_TIMES if self._is_isolated and is_small else 1
         memory = self._plan.memory or math.inf
-        if not self._shared:  # while the next job is made, a loop holds a batch of the one before its own
-            memory -= self._learned.merged_row_bytes * self._rows
         usual_bytes = BELOW_MB_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
-        most_bytes = min(usual_bytes, memory)
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
-        by_bytes = most_bytes / bytes_each
+        by_bytes = min(usual_bytes, memory) / bytes_each
+        if not self._shared:
+            by_bytes = min(by_bytes, self._by_own_bytes(memory))
         awaited = self._awaited_together(self._rows, bytes_each)
         if not whole:
-            cheap_bytes = min(CHEAP_BYTES, memory) if self._shared else most_bytes
-            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, cheap_bytes / bytes_each)
+            by_cheap_bytes = min(CHEAP_BYTES, memory) / bytes_each if self._shared else by_bytes
+            cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, by_cheap_bytes)
             most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
             return units_per_job(JOB_BATCHES, by_time, most, awaited)
-        wanted = max(self._parents.wanted(self._rows, knows_bytes=row_bytes > 0), awaited)
+        wanted = max(
+            self._parents.wanted(self._rows, knows_bytes=max(row_bytes, self._learned.merged_row_bytes) > 0), awaited
+        )
         to_end = partial(self._to_parents_end, step_range)
         most = max(min(by_bytes, MAX_PARENT_BATCHES), awaited)
         return units_per_job(JOB_BATCHES, by_time, most, wanted, to_end)
+
+    def _measured(self, *, whole: bool) -> tuple[float, float | None]:
+        """Return the bytes of a row in leased memory, and the time of a batch's merge; None if it isn't known yet."""
+        learned, program, layout = self._learned, self._program, self._learned.layout
+        row_bytes = 0.0 if layout is None else layout.row_bytes
+        known_bytes = max(row_bytes, learned.merged_row_bytes) if self._shared else row_bytes
+        # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them,
+        # unless it is the user's.
+        if not whole and self._may_make_batches(learned) and not program.has_own_merge:
+            return known_bytes, 0.0
+        if program.above or row_layout(program, learned) is None:
+            has_merge = bool(program.above) or program.batch is not None
+            return known_bytes, learned.merge_seconds if has_merge else 0.0
+        return known_bytes if layout is not None and layout.lists else row_bytes, 0.0
+
+    def _by_own_bytes(self, memory: float) -> float:
+        """Return how many batches a job may have by the memory that threads take for results of functions."""
+        batch_bytes = self._learned.merged_row_bytes * self._rows
+        # While the next job is made, a loop holds a batch of the one before its own.
+        most_bytes = min(MADE_BYTES, memory - batch_bytes)
+        return most_bytes / (self._jobs_with_memory * max(batch_bytes, 1))
 
     def _to_parents_end(self, step_range: StepRange, count: int, most: int) -> int:
         """Return the number of batches up to the next one, from `count` on, that ends with a parent's last row."""

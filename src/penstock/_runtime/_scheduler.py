@@ -724,13 +724,13 @@ class Scheduler:
                 with client.merging:
                     self._doing[number] = AtWork(number, time.monotonic(), armed, slot, job.blocks)
                     started = time.perf_counter()
-                    job.run_merge(context)
+                    job.run_merge(context, learned=client.learned)
                 seconds = time.perf_counter() - started
                 client.learned.timed_merge(job.steps, seconds)
             else:
                 self._doing[number] = AtWork(number, time.monotonic(), armed, slot, claim.block)
                 parents_before = context.kept.parent_seconds
-                rows = job.run_block(claim.block, context)
+                rows = job.run_block(claim.block, context, learned=client.learned)
                 seconds, cpu_seconds = time.perf_counter() - started, time.thread_time() - cpu_started
                 client.learned.timed(rows, seconds, cpu_seconds, context.kept.parent_seconds - parents_before)
             context.times.work(seconds)

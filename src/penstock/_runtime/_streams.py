@@ -26,7 +26,7 @@ from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import DROPPED, Element
 from penstock._processes import without_frames
 from penstock._readings import Waits
-from penstock._runtime._batch_work import BatchJob, row_layout
+from penstock._runtime._batch_work import BatchJob
 from penstock._runtime._batches import (
     InlineBatches,
     StepRange,
@@ -35,9 +35,8 @@ from penstock._runtime._batches import (
     without,
 )
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._jobs import own_bytes
 from penstock._runtime._policy import COPIED_BYTES
-from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue, rows_of_batch
+from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
 from penstock._streaming import Token
@@ -486,22 +485,7 @@ class BatchSupplier(Supplier[BatchJob]):
         self._remaining = without(self._remaining, job.work.step_range)
         if job.failed or decide(LEFT_TO_CONSUMER, 0):
             return []
-        batches = job.work.batches(job.parts, job.results, self._copied_bytes)
-        if self._plan.memory is not None and not self._scheduler.shares:
-            self._measure(job, batches)
-        return batches
-
-    def _measure(self, job: BatchJob, batches: list[Element]) -> None:
-        """Measure the first batch that threads have made, since `memory=` bounds the results of functions, too."""
-        shape = job.work.shape
-        batch = next((each for each in batches if each is not DROPPED), DROPPED)
-        if batch is not DROPPED:
-            program, learned = self._plan.batches, self._client.learned
-            # Of a layout that was just found, further rows are leased.
-            is_leased = not shape.makes_own or (not program.above and row_layout(program, learned) is not None)
-            own = 0 if is_leased else own_bytes(batch, job.work.columns) / rows_of_batch(self._plan)
-            leased = shape.row_bytes / max(shape.memory_units, 1)
-            self._client.learned.made_in_threads(own, leased, is_merged=shape.has_merge)
+        return job.work.batches(job.parts, job.results, self._copied_bytes)
 
     def delivered(self, job: BatchJob, index: int, batch: Element) -> Token:
         del batch

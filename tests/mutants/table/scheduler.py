@@ -50,10 +50,6 @@ SCHEDULER: Final[Faults] = {
             "self._error = error",
             "loader/test_descriptors.py",
         ),
-        "threads: the memory of functions' results isn't measured": (
-            *("0 if is_leased else own_bytes(", "0 if True else own_bytes("),
-            "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
-        ),
         "threads: a restart repeats the current job": (
             *("self._remaining = without(self._remaining, job.work.step_range)", "pass"),
             *("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
@@ -107,6 +103,10 @@ SCHEDULER: Final[Faults] = {
         "threads: with bounded memory, as many jobs of large batches are ahead as without": (
             *("if plan.memory is None or not batch_bytes:", "if True:"),
             "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
+        ),
+        "threads: without memory=, large results of functions share a job": (
+            *("min(MADE_BYTES, memory - batch_bytes)", "memory - batch_bytes"),
+            "runtime/test_memory.py::test_threads_have_a_usual_bound_for_the_results_of_functions",
         ),
         "queue: one job more than promised has memory": (
             "self._regions_in_use() < self._most_regions",
