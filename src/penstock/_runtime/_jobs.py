@@ -292,7 +292,7 @@ class Work(ABC):
         """Return the description of this work."""
 
     def own_bytes(self, batch: Element) -> int:
-        """Return the memory, beside leased memory, of a batch that a thread has made of later jobs' kind."""
+        """Return how much memory, beside leased memory, threads take for batches like this one."""
         return own_bytes(batch)
 
     def use(self, memory: Lease | Region) -> None:

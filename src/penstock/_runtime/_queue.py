@@ -240,9 +240,8 @@ class Cutter(JobCutter[BatchJob]):
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, by_cheap_bytes)
             most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
             return units_per_job(JOB_BATCHES, by_time, most, awaited)
-        wanted = max(
-            self._parents.wanted(self._rows, knows_bytes=max(row_bytes, self._learned.merged_row_bytes) > 0), awaited
-        )
+        knows_bytes = max(row_bytes, self._learned.merged_row_bytes) > 0
+        wanted = max(self._parents.wanted(self._rows, knows_bytes=knows_bytes), awaited)
         to_end = partial(self._to_parents_end, step_range)
         most = max(min(by_bytes, MAX_PARENT_BATCHES), awaited)
         return units_per_job(JOB_BATCHES, by_time, most, wanted, to_end)
