@@ -16,7 +16,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from types import MemberDescriptorType
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
@@ -501,18 +501,27 @@ def leaf_bytes(leaf: object) -> int:
         return 0
 
 
-def element_bytes(element: object) -> int:
+def element_bytes(
+    element: object, size_of: Callable[[object], int] = leaf_bytes, most_children: int = sys.maxsize
+) -> int:
     """Return about how large an element's leaves are, also of one that `flatten` refuses to take apart.
+
+    Args:
+        element: the element.
+        size_of: returns how large a leaf is.
+        most_children: how many parts of a container are looked at; further ones count as much as these on average.
 
     Example:
         >>> element_bytes({"x": np.zeros(3), "name": "ab"})
         26
+        >>> element_bytes(["ab"] * 1000, most_children=10)
+        2000
     """
     kind = type(element)
     part: Any = element
     if kind in _PLAIN:
-        return leaf_bytes(part)
-    children: Iterable[object]
+        return size_of(part)
+    children: Collection[object]
     if dict in kind.__mro__:
         children = part.values()
     elif list in kind.__mro__ or tuple in kind.__mro__:
@@ -520,5 +529,9 @@ def element_bytes(element: object) -> int:
     elif hasattr(kind, "__dataclass_fields__"):
         children = [getattr(part, field.name, None) for field in dataclasses.fields(part)]
     else:
-        return leaf_bytes(part)
-    return 0 if _NUMBERS.issuperset(map(type, children)) else sum(map(element_bytes, children))
+        return size_of(part)
+    some = children if len(children) <= most_children else [*itertools.islice(children, most_children)]
+    if _NUMBERS.issuperset(map(type, some)):
+        return 0
+    found = sum(element_bytes(child, size_of, most_children) for child in some)
+    return found if len(some) == len(children) else found * len(children) // len(some)

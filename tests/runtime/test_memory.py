@@ -1,5 +1,6 @@
 """The memory of batches is bounded for any number of workers, and never overwritten under a live view."""
 
+import hashlib
 import os
 import platform
 import resource
@@ -22,6 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock._runtime._jobs import Learned
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
@@ -336,14 +338,29 @@ def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch
         assert living.most <= times * ROW_BYTES + other
 
 
-@pytest.mark.parametrize("prefetch", [2, 30])
-@pytest.mark.parametrize("steps", ["rows", "elements", "fold"])
+@pytest.mark.parametrize(("steps", "prefetch"), [("rows", 2), ("rows", 20), ("elements", 2), ("fold", 2), ("fold", 20)])
 def test_threads_have_a_usual_bound_for_the_results_of_functions(steps: str, prefetch: int) -> None:
     """Without `memory=`, large arrays that take no time are as few as `prefetch` allows, or 64 MB."""
     living = Living(MEGABYTE)
-    with ps.Loader(made_by(living, steps, 800), num_workers=2, workers="threads", prefetch=prefetch) as loader:
-        assert [int(batch[0]) for batch in loader] == list(range(0, 800, 1 if steps == "elements" else 4))
-    assert living.most <= max(64_000_000, 8 * MEGABYTE * (prefetch + 4))
+    count = 100 if steps == "elements" else 400
+    with ps.Loader(made_by(living, steps, count), num_workers=2, workers="threads", prefetch=prefetch) as loader:
+        numbers = []
+        for batch in loader:
+            hashlib.sha256(batch)  # which takes longer than the threads, and lets them run
+            numbers.append(int(batch[0]))
+    assert numbers == list(range(0, count, 1 if steps == "elements" else 4))
+    assert living.most <= max(72_000_000, 8 * MEGABYTE * (prefetch + 4))
+
+
+def test_one_large_result_is_forgotten() -> None:
+    """A result that is far larger than all others makes the next few jobs smaller, and not those of a whole epoch."""
+    learned = Learned[object]()
+    learned.made_in_threads(30_000_000, 0, is_merged=True)
+    assert learned.made_row_bytes == 30_000_000
+    for _ in range(12):
+        learned.made_in_threads(32, 0, is_merged=True)
+    assert learned.made_row_bytes < 10_000
+    assert learned.merged_row_bytes == 30_000_000  # `memory=` allows for another one
 
 
 def made_by(function: Callable[[Any], Any], steps: str, count: int) -> ps.Dataset:

@@ -296,12 +296,15 @@ class CollateSupplier(Supplier[CollateJob]):
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
-        most_bytes = (SMALL_BATCHES_BYTES if self._scheduler.shares else MADE_BYTES) / self._window
+        jobs = self._window + 1 + self._client.ahead
         memory, batch_bytes = self._client.plan.memory, max(learned.merged_row_bytes, 1)
+        if self._scheduler.shares:
+            by_bytes = SMALL_BATCHES_BYTES / self._window / batch_bytes
+        else:
+            by_bytes = MADE_BYTES / jobs / max(learned.made_row_bytes, 1)
         if memory is not None:  # a loop holds the batches of one more job and, of threads, one of the job before
             room = memory - batch_bytes if self._is_measured else memory
-            most_bytes = min(most_bytes, room / (self._window + 1 + self._client.ahead))
-        by_bytes = most_bytes / batch_bytes
+            by_bytes = min(by_bytes, room / jobs / batch_bytes)
         return units_per_job(SUFFIX_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- the consumer's part

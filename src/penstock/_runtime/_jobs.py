@@ -30,10 +30,11 @@ from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS
+from penstock._runtime._policy import MEASURED_CHILDREN
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
 from penstock._tensors import is_tensor
-from penstock._tree import flatten, is_array, leaf_bytes
+from penstock._tree import element_bytes, is_array, leaf_bytes
 from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Learned(Generic[AnyLayout]):
         """The time of a batch, beyond that of its rows."""
         self.merged_row_bytes = 0.0
         """The largest memory that a row and its part of the batch took: shared memory, or that of functions."""
+        self.made_row_bytes = 0.0
+        """The memory that a row and its part of the batch took lately, where threads made the batch: it may fall."""
         self.batch_row_bytes = 0.0
         """The same, without the rows that a merge reads: only what is delivered."""
         self._is_merged = False
@@ -149,7 +152,9 @@ class Learned(Generic[AnyLayout]):
     def made_in_threads(self, own_bytes: float, leased_bytes: float, *, is_merged: bool) -> None:
         """Record the memory that a row's part of a batch takes beside leased memory, where threads made the batch."""
         self.knows_memory = True
-        self.took_memory(own_bytes + leased_bytes if own_bytes else 0.0, own_bytes, is_merged=is_merged)
+        made = own_bytes + leased_bytes if own_bytes else 0.0
+        self.made_row_bytes = max(made, (self.made_row_bytes + made) / 2)  # one large batch makes a few jobs smaller
+        self.took_memory(made, own_bytes, is_merged=is_merged)
 
     def sized(self, element_bytes: int) -> None:
         """Record the size of an element; 0 where there was no element."""
@@ -425,7 +430,7 @@ class Job(Generic[AnyWork]):
     ) -> int:
         """Compute one block, row by row if there is a `before_row`; return its number of rows.
 
-        Threads give what is `learned`, to which the memory of the results is added.
+        A thread records the memory of the job's results in `learned`.
         """
         if self.arriving is None:
             rows = self._run_block(block, context, before_row)
@@ -467,7 +472,7 @@ class Job(Generic[AnyWork]):
     ) -> None:
         """Make the batches of the results of all blocks; call `before_row` before each batch, and `keep` with each.
 
-        By default they are kept as the job's results. Threads give what is `learned`, as for `run_block`.
+        By default they are kept as the job's results. A thread records their memory in `learned`.
         """
         self.work.has_crashed = before_row is not None
         batches = self.work.merge(self.parts, context)
@@ -486,7 +491,7 @@ class Job(Generic[AnyWork]):
             self._measure(self.results, learned)
 
     def _measure(self, made: list[Any], learned: Learned[Any]) -> None:
-        """Record the memory of the first batch of a thread's results; not of all, since that takes microseconds."""
+        """Record the memory of the first batch that a thread has made; not of all, since that takes microseconds."""
         shape = self.work.shape
         leased = shape.row_bytes / max(shape.memory_units, 1)
         if not (self.has_merge or shape.sends_results):  # rows were written into leased memory
@@ -543,12 +548,17 @@ class Job(Generic[AnyWork]):
 
 
 def own_bytes(batch: Element, leased: Iterable[Any] = ()) -> int:
-    """Return the bytes of a batch's arrays that aren't in the memory of leased ones; 0 where it can't be measured."""
+    """Return about how large a batch is, without its arrays in the memory of leased ones; 0 if it can't be measured."""
     with Caught(Exception):  # an object of the user's may have any attributes, or refer to itself
         starts = [(_address(each), each.nbytes) for each in leased if is_array(each) and each.nbytes]
-        first = min((start for start, _ in starts), default=0)
-        end = max((start + size for start, size in starts), default=0)  # all columns are in one region
-        return sum(leaf_bytes(leaf) for leaf in flatten(batch)[0] if not first <= _address(leaf) < end)
+        if not starts:
+            return element_bytes(batch, most_children=MEASURED_CHILDREN)
+        first, end = min(starts)[0], max(start + size for start, size in starts)  # all columns are in one region
+
+        def size_of(leaf: object) -> int:
+            return 0 if first <= _address(leaf) < end else leaf_bytes(leaf)
+
+        return element_bytes(batch, size_of, MEASURED_CHILDREN)
     return 0
 
 

@@ -19,6 +19,7 @@ COLLATE_JOB_SECONDS: Final = 0.005  # the same, above the folds: passing batches
 SMALL_BATCHES_BYTES: Final = 16_000_000  # all jobs of several batches: with 4 MB threads wait for each other
 BELOW_MB_BYTES: Final = 24_000_000  # the same, of batches below 1 MB: with 16 MB one of 131 kB takes a tenth more time
 MADE_BYTES: Final = 64_000_000  # the same, of functions' results in threads: with 16 MB one of 1 MB takes a third more
+MEASURED_CHILDREN: Final = 16  # parts of a container of such a result that are measured: more take milliseconds
 MAX_JOB_BATCHES: Final = 64  # batches of a job: the estimate of a batch's time may be wrong
 CHEAP_JOB_SECONDS: Final = 0.002  # work of a job, up to which it may have more: a job takes a tenth of that
 MAX_CHEAP_BATCHES: Final = 512  # batches of such a job: with more, passing a batch on takes hardly less time

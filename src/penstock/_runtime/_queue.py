@@ -233,14 +233,14 @@ class Cutter(JobCutter[BatchJob]):
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = min(usual_bytes, memory) / bytes_each
         if not self._shared:
-            by_bytes = min(by_bytes, self._by_own_bytes(memory))
+            by_bytes = min(by_bytes, self._by_made_bytes(whole=whole))
         awaited = self._awaited_together(self._rows, bytes_each)
         if not whole:
             by_cheap_bytes = min(CHEAP_BYTES, memory) / bytes_each if self._shared else by_bytes
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, by_cheap_bytes)
             most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
             return units_per_job(JOB_BATCHES, by_time, most, awaited)
-        knows_bytes = max(row_bytes, self._learned.merged_row_bytes) > 0
+        knows_bytes = row_bytes > 0 or (self._plan.memory is not None and self._learned.merged_row_bytes > 0)
         wanted = max(self._parents.wanted(self._rows, knows_bytes=knows_bytes), awaited)
         to_end = partial(self._to_parents_end, step_range)
         most = max(min(by_bytes, MAX_PARENT_BATCHES), awaited)
@@ -260,12 +260,15 @@ class Cutter(JobCutter[BatchJob]):
             return known_bytes, learned.merge_seconds if has_merge else 0.0
         return known_bytes if layout is not None and layout.lists else row_bytes, 0.0
 
-    def _by_own_bytes(self, memory: float) -> float:
+    def _by_made_bytes(self, *, whole: bool) -> float:
         """Return how many batches a job may have by the memory that threads take for results of functions."""
-        batch_bytes = self._learned.merged_row_bytes * self._rows
+        memory, learned = self._plan.memory, self._learned
+        # Results of jobs with whole parents are mostly views of these, which all jobs keep.
+        usual = math.inf if whole else MADE_BYTES / max(learned.made_row_bytes * self._rows, 1)
+        batch_bytes = max(learned.merged_row_bytes * self._rows, 1)
         # While the next job is made, a loop holds a batch of the one before its own.
-        most_bytes = min(MADE_BYTES, memory - batch_bytes)
-        return most_bytes / (self._jobs_with_memory * max(batch_bytes, 1))
+        bounded = math.inf if memory is None else memory / batch_bytes - 1
+        return min(usual, bounded) / self._jobs_with_memory
 
     def _to_parents_end(self, step_range: StepRange, count: int, most: int) -> int:
         """Return the number of batches up to the next one, from `count` on, that ends with a parent's last row."""

@@ -105,7 +105,7 @@ SCHEDULER: Final[Faults] = {
             "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
         ),
         "threads: without memory=, large results of functions share a job": (
-            *("min(MADE_BYTES, memory - batch_bytes)", "memory - batch_bytes"),
+            *("min(usual, bounded) / self._jobs", "bounded / self._jobs"),
             "runtime/test_memory.py::test_threads_have_a_usual_bound_for_the_results_of_functions",
         ),
         "queue: one job more than promised has memory": (
@@ -145,6 +145,10 @@ SCHEDULER: Final[Faults] = {
         ),
     },
     "_runtime/_collate_supplier.py": {
+        "fold: without memory=, large results of threads above it share a job": (
+            *("by_bytes = MADE_BYTES / jobs / max(learned.made_row_bytes, 1)", "by_bytes = 1e9"),
+            "runtime/test_memory.py::test_threads_have_a_usual_bound_for_the_results_of_functions",
+        ),
         "collate jobs: a restart begins where the stream was opened": (
             *("self._step_range.after(self._steps, self._token)", "self._step_range"),
             "workers/test_rows_above_folds.py",
