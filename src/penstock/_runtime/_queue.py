@@ -263,7 +263,7 @@ class Cutter(JobCutter[BatchJob]):
     def _by_made_bytes(self, *, whole: bool) -> float:
         """Return how many batches a job may have by the memory that threads take for results of functions."""
         memory, learned = self._plan.memory, self._learned
-        # Results of jobs with whole parents are mostly views of these, which all jobs keep.
+        # Rows with whole parents are mostly views, each of which keeps its parent: smaller jobs would save nothing.
         usual = math.inf if whole else MADE_BYTES / max(learned.made_row_bytes * self._rows, 1)
         batch_bytes = max(learned.merged_row_bytes * self._rows, 1)
         # While the next job is made, a loop holds a batch of the one before its own.
