@@ -12,30 +12,31 @@ from typing import Any, Final
 
 import pytest
 
-_BEFORE: Final = pytest.StashKey[list[str]]()
+_BEFORE: Final = pytest.StashKey[frozenset[str]]()
 _EXAMPLES: Final = re.compile(r"(\d+) passing(?: \w+ \w+)?, (\d+) failing(?: \w+ \w+)?, and (\d+) invalid")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read which tests have passed, or get it from the process that distributes the tests."""
-    if hasattr(config, "workerinput"):
-        config.stash[_BEFORE] = config.workerinput["passed"]
+    received: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if received is not None:
+        config.stash[_BEFORE] = frozenset(received["passed"])
         return
     path = Path(os.environ["PASSED_TESTS"])
     config.pluginmanager.register(_Recorder(path))
-    config.stash[_BEFORE] = [*recorded(path)]
+    config.stash[_BEFORE] = frozenset(recorded(path))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Send a process of pytest-xdist the tests that had passed at the start: all processes must collect the same."""
-    node.workerinput["passed"] = node.config.stash[_BEFORE]
+    node.workerinput["passed"] = [*node.config.stash[_BEFORE]]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that have passed."""
-    before = set(config.stash[_BEFORE])
+    before = config.stash[_BEFORE]
     passed = [item for item in items if item.nodeid in before]
     if passed:
         items[:] = [item for item in items if item.nodeid not in before]

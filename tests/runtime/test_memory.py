@@ -344,7 +344,7 @@ def test_threads_have_a_usual_bound_for_the_results_of_functions(steps: str, pre
     living = Living(MEGABYTE)
     count = 100 if steps == "elements" else 400
     with ps.Loader(made_by(living, steps, count), num_workers=2, workers="threads", prefetch=prefetch) as loader:
-        numbers = []
+        numbers: list[int] = []
         for batch in loader:
             hashlib.sha256(batch)  # which takes longer than the threads, and lets them run
             numbers.append(int(batch[0]))
