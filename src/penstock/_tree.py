@@ -16,7 +16,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import MemberDescriptorType
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
@@ -501,37 +501,36 @@ def leaf_bytes(leaf: object) -> int:
         return 0
 
 
-def element_bytes(
-    element: object, size_of: Callable[[object], int] = leaf_bytes, most_children: int = sys.maxsize
-) -> int:
+def element_bytes(element: object, size_of: Callable[[object], int] = leaf_bytes, most_items: int = sys.maxsize) -> int:
     """Return about how large an element's leaves are, also of one that `flatten` refuses to take apart.
 
     Args:
         element: the element.
         size_of: returns how large a leaf is.
-        most_children: how many parts of a container are looked at; further ones count as much as these on average.
+        most_items: how many items of a list are looked at; all count as much as these on average.
 
     Example:
         >>> element_bytes({"x": np.zeros(3), "name": "ab"})
         26
-        >>> element_bytes(["ab"] * 1000, most_children=10)
+        >>> element_bytes(["ab"] * 1000, most_items=10)
         2000
     """
     kind = type(element)
     part: Any = element
     if kind in _PLAIN:
         return size_of(part)
-    children: Collection[object]
+    children: Iterable[object]
     if dict in kind.__mro__:
         children = part.values()
     elif list in kind.__mro__ or tuple in kind.__mro__:
         children = part
+        if len(part) > most_items and not hasattr(kind, "_fields"):
+            some = [*itertools.islice(part, 0, None, -(-len(part) // most_items))]
+            return element_bytes(some, size_of, most_items) * len(part) // len(some)
     elif hasattr(kind, "__dataclass_fields__"):
         children = [getattr(part, field.name, None) for field in dataclasses.fields(part)]
     else:
         return size_of(part)
-    some = children if len(children) <= most_children else [*itertools.islice(children, most_children)]
-    if _NUMBERS.issuperset(map(type, some)):
+    if _NUMBERS.issuperset(map(type, children)):
         return 0
-    found = sum(element_bytes(child, size_of, most_children) for child in some)
-    return found if len(some) == len(children) else found * len(children) // len(some)
+    return sum(element_bytes(child, size_of, most_items) for child in children)

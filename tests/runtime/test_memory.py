@@ -338,6 +338,36 @@ def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch
         assert living.most <= times * ROW_BYTES + other
 
 
+@pytest.mark.parametrize("kind", [dict, list])
+def test_threads_bound_results_whose_first_parts_are_small(kind: type) -> None:
+    """A large array counts, however many numbers are before it."""
+    living = Living()
+
+    def made(batch: Any) -> Any:
+        array = living(batch)
+        return {**dict.fromkeys(range(40)), "image": array} if kind is dict else [*[None] * 40, array]
+
+    with ps.Loader(
+        ps.range(800).batch(4).map(made), num_workers=2, workers="threads", prefetch=20, memory=6 * ROW_BYTES + 500
+    ) as loader:
+        assert [int((batch["image"] if kind is dict else batch[-1])[0]) for batch in loader] == [*range(0, 800, 4)]
+    assert living.most <= 6 * ROW_BYTES
+
+
+def test_functions_above_rows_with_whole_parents_have_a_bound() -> None:
+    """Pieces of a large parent are read together; the results of a function above their batches are bounded anyway."""
+    living = Living(MEGABYTE)
+    parents = ps.range(800).batch(400).map(np.sort)
+    dataset = parents.unbatch().batch(4).map(living)
+    with ps.Loader(dataset, num_workers=2, workers="threads", memory=4_000_000_000) as loader:
+        numbers: list[int] = []
+        for batch in loader:
+            hashlib.sha256(batch)
+            numbers.append(int(batch[0]))
+    assert numbers == list(range(0, 800, 4))
+    assert living.most <= 72_000_000
+
+
 @pytest.mark.parametrize(("steps", "prefetch"), [("rows", 2), ("rows", 20), ("elements", 2), ("fold", 2), ("fold", 20)])
 def test_threads_have_a_usual_bound_for_the_results_of_functions(steps: str, prefetch: int) -> None:
     """Without `memory=`, large arrays that take no time are as few as `prefetch` allows, or 64 MB."""

@@ -159,10 +159,10 @@ class BatchWork(Work):
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
             self._columns = self.layout.columns(self._bounds[-1], cast("memoryview", memory))
 
-    def own_bytes(self, batch: Element) -> int:
+    def own_bytes(self, batch: Element, most_items: int) -> int:
         # Of a layout that was just found, further rows are leased.
         is_leased = not self._program.above and row_layout(self._program, self._learned) is not None
-        return 0 if is_leased else own_bytes(batch, self._columns)
+        return 0 if is_leased else own_bytes(batch, most_items, self._columns)
 
     def places(self, start: int, stop: int) -> Places:
         return Places(self._program.rows, *row_coordinates(self._spans(start, stop)))

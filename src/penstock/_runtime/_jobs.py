@@ -16,6 +16,7 @@ A new kind of work is one more file. Neither the scheduler nor the worker proces
 """
 
 import bisect
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ from penstock._memory import Lease, Region
 from penstock._pickles import Pickled, dump_by_value
 from penstock._plan import Plan
 from penstock._readings import NOTED_SECONDS
-from penstock._runtime._policy import MEASURED_CHILDREN
+from penstock._runtime._policy import MEASURED_ITEMS
 from penstock._runtime._room import Room
 from penstock._runtime._shared_values import joined
 from penstock._tensors import is_tensor
@@ -93,7 +94,9 @@ class Learned(Generic[AnyLayout]):
     _SHARE_SMOOTHING: Final = 0.05  # one block that had to wait for a processor changes no share
     _PARENT_SHARE: Final = 0.5
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_all: bool = False) -> None:
+        self.counts_all = counts_all
+        """Whether all items of results are measured, since `memory=` is a bound; otherwise a part of long lists is."""
         self.layout: AnyLayout | None = None
         """The layout of a row, once one is known; rows are then written straight into the job's memory."""
         self.is_irregular = False
@@ -154,7 +157,8 @@ class Learned(Generic[AnyLayout]):
         self.knows_memory = True
         made = own_bytes + leased_bytes if own_bytes else 0.0
         self.made_row_bytes = max(made, (self.made_row_bytes + made) / 2)  # one large batch makes a few jobs smaller
-        self.took_memory(made, own_bytes, is_merged=is_merged)
+        if made:  # threads finish in any order, and a job that was begun before a row's layout changed has no results
+            self.took_memory(made, own_bytes, is_merged=is_merged)
 
     def sized(self, element_bytes: int) -> None:
         """Record the size of an element; 0 where there was no element."""
@@ -296,9 +300,14 @@ class Work(ABC):
     def task(self) -> Task:
         """Return the description of this work."""
 
-    def own_bytes(self, batch: Element) -> int:
-        """Return how much memory, beside leased memory, threads take for batches like this one."""
-        return own_bytes(batch)
+    def own_bytes(self, batch: Element, most_items: int) -> int:
+        """Return how much memory, beside leased memory, threads take for batches like this one.
+
+        Args:
+            batch: a batch that a thread has made.
+            most_items: how many items of a list are looked at.
+        """
+        return own_bytes(batch, most_items)
 
     def use(self, memory: Lease | Region) -> None:
         """Write rows into leased memory from now on; the lease lives as long as any view of it."""
@@ -491,14 +500,14 @@ class Job(Generic[AnyWork]):
             self._measure(self.results, learned)
 
     def _measure(self, made: list[Any], learned: Learned[Any]) -> None:
-        """Record the memory of the first batch that a thread has made; not of all, since that takes microseconds."""
+        """Record the memory of the first batch that a thread has made; not of all, since that takes a while."""
         shape = self.work.shape
         leased = shape.row_bytes / max(shape.memory_units, 1)
         if not (self.has_merge or shape.sends_results):  # rows were written into leased memory
             learned.made_in_threads(0, leased, is_merged=False)
         batch = next((each for each in made if each is not DROPPED), DROPPED) if shape.makes_own else DROPPED
         if batch is not DROPPED:
-            own = self.work.own_bytes(batch) / shape.batch_units
+            own = self.work.own_bytes(batch, sys.maxsize if learned.counts_all else MEASURED_ITEMS) / shape.batch_units
             learned.made_in_threads(own, leased, is_merged=self.has_merge)
 
     def fail(self, block: int, error: BaseException) -> None:
@@ -547,18 +556,18 @@ class Job(Generic[AnyWork]):
         return results
 
 
-def own_bytes(batch: Element, leased: Iterable[Any] = ()) -> int:
+def own_bytes(batch: Element, most_items: int, leased: Iterable[Any] = ()) -> int:
     """Return about how large a batch is, without its arrays in the memory of leased ones; 0 if it can't be measured."""
     with Caught(Exception):  # an object of the user's may have any attributes, or refer to itself
         starts = [(_address(each), each.nbytes) for each in leased if is_array(each) and each.nbytes]
         if not starts:
-            return element_bytes(batch, most_children=MEASURED_CHILDREN)
+            return element_bytes(batch, most_items=most_items)
         first, end = min(starts)[0], max(start + size for start, size in starts)  # all columns are in one region
 
         def size_of(leaf: object) -> int:
             return 0 if first <= _address(leaf) < end else leaf_bytes(leaf)
 
-        return element_bytes(batch, size_of, MEASURED_CHILDREN)
+        return element_bytes(batch, size_of, most_items)
     return 0
 
 

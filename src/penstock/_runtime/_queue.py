@@ -262,9 +262,10 @@ class Cutter(JobCutter[BatchJob]):
 
     def _by_made_bytes(self, *, whole: bool) -> float:
         """Return how many batches a job may have by the memory that threads take for results of functions."""
-        memory, learned = self._plan.memory, self._learned
-        # Rows with whole parents are mostly views, each of which keeps its parent: smaller jobs would save nothing.
-        usual = math.inf if whole else MADE_BYTES / max(learned.made_row_bytes * self._rows, 1)
+        memory, learned, program = self._plan.memory, self._learned, self._program
+        usual = MADE_BYTES / max(learned.made_row_bytes * self._rows, 1)
+        if whole and memory is None and program.batch is None and not program.above:
+            usual = math.inf  # such rows are mostly views, each of which keeps its parent: nothing would be saved
         batch_bytes = max(learned.merged_row_bytes * self._rows, 1)
         # While the next job is made, a loop holds a batch of the one before its own.
         bounded = math.inf if memory is None else memory / batch_bytes - 1

@@ -111,7 +111,7 @@ class Client:
         self.plan = plan
         self.recorder = recorder
         self.memory_provider = memory_provider
-        self.learned: Learned[Any] = Learned()
+        self.learned: Learned[Any] = Learned(counts_all=plan.memory is not None)
         self.readings = Readings(walk(plan.node))
         self.times_memory: Region | None = None
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
