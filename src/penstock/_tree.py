@@ -525,7 +525,7 @@ def element_bytes(element: object, size_of: Callable[[object], int] = leaf_bytes
     elif list in kind.__mro__ or tuple in kind.__mro__:
         children = part
         if len(part) > most_items and not hasattr(kind, "_fields"):
-            some = [*itertools.islice(part, 0, None, -(-len(part) // most_items))]
+            some = [*part[:: -(-len(part) // most_items)]]
             return element_bytes(some, size_of, most_items) * len(part) // len(some)
     elif hasattr(kind, "__dataclass_fields__"):
         children = [getattr(part, field.name, None) for field in dataclasses.fields(part)]
