@@ -357,7 +357,7 @@ def test_threads_bound_results_whose_first_parts_are_small(kind: type) -> None:
 def test_functions_above_rows_with_whole_parents_have_a_bound() -> None:
     """Pieces of a large parent are read together; the results of a function above their batches are bounded anyway."""
     living = Living(MEGABYTE)
-    parents = ps.range(800).batch(400).map(np.sort)
+    parents = ps.range(800).batch(200).map(slowly_made)
     dataset = parents.unbatch().batch(4).map(living)
     with ps.Loader(dataset, num_workers=2, workers="threads", memory=4_000_000_000) as loader:
         numbers: list[int] = []
@@ -366,6 +366,12 @@ def test_functions_above_rows_with_whole_parents_have_a_bound() -> None:
             numbers.append(int(batch[0]))
     assert numbers == list(range(0, 800, 4))
     assert living.most <= 72_000_000
+
+
+def slowly_made(batch: Any) -> Any:
+    """Return the batch, after so much work that workers should not share it."""
+    np.sort(np.resize(batch[::-1], 1 << 20))
+    return batch
 
 
 @pytest.mark.parametrize(("steps", "prefetch"), [("rows", 2), ("rows", 20), ("elements", 2), ("fold", 2), ("fold", 20)])

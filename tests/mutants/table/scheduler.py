@@ -108,6 +108,10 @@ SCHEDULER: Final[Faults] = {
             *("min(usual, bounded) / self._jobs", "bounded / self._jobs"),
             "runtime/test_memory.py::test_threads_have_a_usual_bound_for_the_results_of_functions",
         ),
+        "threads: functions above rows with whole parents have no bound": (
+            *("if whole and memory is None and program.batch is None and not program.above:", "if whole:"),
+            "runtime/test_memory.py::test_functions_above_rows_with_whole_parents_have_a_bound",
+        ),
         "queue: one job more than promised has memory": (
             "self._regions_in_use() < self._most_regions",
             "self._regions_in_use() <= self._most_regions",
