@@ -124,7 +124,9 @@ def run_round(
                     journey = _Journey(subject, name, kind, favoured, chance, findings)
                     journey.run(Path(folder), family, min(faults, _FAULTS_PER_WORK) if is_working else faults, progress)
                     del journey
-        except Exception:  # noqa: BLE001 - it is a finding
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - it is a finding, be it an injected SystemExit where none is expected
             findings.bad.append(f"{name}: {traceback.format_exc()}")
         del subject
     findings.rounds += 1

@@ -1,5 +1,6 @@
 """An exception of a user's function is raised unchanged, with its place in a note, and no other batch is lost."""
 
+import asyncio
 import select
 import threading
 import traceback
@@ -268,3 +269,25 @@ def test_the_same_error_raised_again_has_one_traceback_as_a_note() -> None:
                 next(batches)
             assert caught.value is error
             assert [", in raises" in note for note in error.__notes__].count(True) == 1
+
+
+@in_places(*WORKERS)
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_an_error_that_ends_programs_is_raised_by_next(place: dict[str, Any], error: type[BaseException]) -> None:
+    """A program that asks whether a batch is ready gets no exception of a function, whatever its kind."""
+
+    def raises(number: int) -> int:
+        if number == BAD:
+            raise error("no number")
+        return number
+
+    with ps.Loader(ps.range(40).map(raises).batch(4), **place) as loader:
+        batches = iter(loader)
+        for step in range(BAD // 4 + 1):
+            while (descriptor := batches.may_wait) is not None:
+                select.select([descriptor], [], [])
+            if step < BAD // 4:
+                next(batches)
+        with pytest.raises(error, match="no number"):
+            next(batches)
+        assert loader.state_dict()["step"] == BAD // 4

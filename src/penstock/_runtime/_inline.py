@@ -61,7 +61,7 @@ class SmallBatches:
         """Return the batches from a step on, in reverse order, as many as take little time; none at the end."""
         if index >= self._step_range.steps:
             return []
-        with Caught(Exception):  # raised again where the batch is computed singly
+        with Caught() as caught:  # raised again where the batch is computed singly, a function's SystemExit, too
             started = time.perf_counter()
             direct = self._direct_at(index) if self._reads_directly else None
             if direct is None:
@@ -72,6 +72,7 @@ class SmallBatches:
             units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
             self._units = decide(INLINE_BATCHES, units, most)
             return [(batch, None) for batch in reversed(batches)]
+        caught.pass_interrupt()
         self._direct = None
         self._units = 1
         return [(self._batches.merged(self._step_range.unit(index)), None)]

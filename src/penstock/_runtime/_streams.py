@@ -291,7 +291,7 @@ class JobStream(Stream, Generic[AnyJob]):
         self._index = 0  # of the job's next batch
         self._ready: list[Element] = []  # the next batches of the job, in reverse order; none after a failed one
         self._attempts = 0  # at the next batch, by workers
-        self._error: Exception | None = None  # for `next` to raise
+        self._error: BaseException | None = None  # for `next` to raise
         self._closed = False
         self._counts = supplier.counts
         self._jobs = supplier.open()
@@ -347,7 +347,7 @@ class JobStream(Stream, Generic[AnyJob]):
     def _keep(self, caught: Caught) -> None:
         """Keep an error for `next` to raise; not an end, which `next` meets again."""
         error = caught.taken() if caught.error is not None else None
-        if isinstance(error, Exception) and not isinstance(error, EndOfEpoch):
+        if error is not None and not isinstance(error, EndOfEpoch):
             self._error = without_frames(error, "While it was asked whether a batch is ready, in")
 
     def _raise_kept(self) -> None:
@@ -432,10 +432,11 @@ class JobStream(Stream, Generic[AnyJob]):
         skips = True
         while skips and not self._closed and self._error is None:
             skips = False
-            with Caught(Exception) as caught:
+            with Caught() as caught:  # a function's SystemExit is for `next` to raise, too
                 if self._job is None and not self._jobs.is_ready():
                     return False
                 skips = self._skips(*self._current())
+            caught.pass_interrupt()
             self._keep(caught)
         return True
 
