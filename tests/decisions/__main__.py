@@ -2,14 +2,17 @@
 
     python -m tests.decisions --batches 1000000 [--seed 1] [--place threads] [--dataset "pack, batch"]
 
-The exit status is 1 where a batch differs.
+The exit status is 1 where a batch differs. With `--checkpoint counts.json` a run that was stopped or killed resumes
+after its last dataset, if all batches up to there were right.
 """
 
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import Final
 
+from tests.checkpoints import Counted, load, save
 from tests.decisions.comparing import PLACES, Comparison, compare_until
 from tests.decisions.datasets import DATASETS
 
@@ -29,12 +32,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the seed of the first decisions")
     parser.add_argument("--place", choices=[*PLACES], action="append", help="a place; by default all")
     parser.add_argument("--dataset", choices=[*DATASETS], action="append", help="a dataset; by default all")
+    parser.add_argument("--checkpoint", type=Path, help="the file of the counts, from which the run resumes")
     options = parser.parse_args()
     comparison = Comparison(options.elements)
-    began = shown = time.monotonic()
+    comparison.runs, seconds, comparison.counts = load(options.checkpoint)
+    shown = time.monotonic()
+    began = shown - seconds
     names, places = options.dataset or [*DATASETS], options.place or [*PLACES]
     for _ in compare_until(comparison, options.batches, names, places, options.seed):
         now = time.monotonic()
+        if not comparison.wrong:
+            save(options.checkpoint, Counted(comparison.runs, now - began, comparison.counts))
         if now - shown >= _LINE_SECONDS:
             shown = now
             _say(f"{comparison.total:,} batches, {len(comparison.wrong)} wrong, {now - began:.0f} s")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
 
 import penstock as ps
@@ -47,12 +47,14 @@ class Comparison:
 
     Attributes:
         counts: the numbers of compared batches, by dataset and place.
+        runs: the number of runs that have ended.
         wrong: the batches that differ.
     """
 
     def __init__(self, count: int = 600) -> None:
         self._count = count
-        self.counts: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self.runs: int = 0
         self.wrong: list[Wrong] = []
         self._expected: dict[str, list[list[Any]]] = {}
 
@@ -78,6 +80,7 @@ class Comparison:
                     self.counts[name, place] += 1
                     if digest(batch) != right:
                         self.wrong.append(Wrong(name, place, seed, epoch, number, repr(batch)[:200]))
+        self.runs += 1
 
 
 def _with_error(batches: Iterable[Any]) -> Iterator[Any]:
@@ -99,11 +102,10 @@ def seeds(first: int) -> Iterator[int | None]:
 def compare_until(
     comparison: Comparison, batches: int, names: list[str], places: list[str], seed: int
 ) -> Iterator[None]:
-    """Run all datasets in all places, with one seed after the other, up to so many batches."""
-    for each in seeds(seed):
-        for place in places:
-            for name in names:
-                if comparison.total >= batches:
-                    return
-                comparison.run(name, place, each)
-                yield
+    """Run all datasets in all places, with one seed after the other, up to so many batches, behind runs that ended."""
+    runs = ((name, place, each) for each in seeds(seed) for place in places for name in names)
+    for run in islice(runs, comparison.runs, None):
+        if comparison.total >= batches:
+            return
+        comparison.run(*run)
+        yield

@@ -1,10 +1,11 @@
 """A program that injects so many faults, and prints its findings.
 
-    python -m tests.faults --faults 10000 [--seed 0] [--round 17]
-    python -m tests.faults --working --seconds 600 [--seed 0] [--round 17]
+    python -m tests.faults --faults 10000 [--seed 0] [--round 17] [--checkpoint counts.json]
+    python -m tests.faults --working --seconds 600 [--seed 0] [--round 17] [--checkpoint counts.json]
 
 With `--working` the datasets are random ones whose functions take time. The exit status is 1 where a batch was lost,
-changed or repeated, a resource was left behind, or a round hangs. `--round` runs one round of a seed again.
+changed or repeated, a resource was left behind, or a round hangs. `--round` runs one round of a seed again. With
+`--checkpoint` a run that was stopped or killed resumes after its last round, if that and those before it were fine.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
+from tests.checkpoints import Counted, load, save
 from tests.faults.datasets import TRAPPED_KINDS
 from tests.faults.family import in_group, processor_seconds
 from tests.faults.findings import BATCHES, POISONED, RAISED, WRONG, Findings
@@ -39,13 +41,15 @@ _LOG_LINES: Final = 40
 class _Watch:
     """Shows the progress, and ends the program with all stacks when it stops."""
 
-    def __init__(self, findings: Findings, seed: int, wanted: int, seconds: float | None, stream: TextIO) -> None:
+    def __init__(
+        self, findings: Findings, seed: int, wanted: int, seconds: float | None, stream: TextIO, before: float
+    ) -> None:
         self._stream = stream
         self._seed = seed
         self._findings = findings
         self._wanted = wanted
         self._seconds = seconds
-        self._began = time.monotonic()
+        self._began = time.monotonic() - before
         self._shown = 0.0
         self._num_shown = 0
         self._is_live = stream.isatty()
@@ -59,7 +63,12 @@ class _Watch:
             return True
         if self._seconds is None:
             return self._findings.injected >= self._wanted
-        return time.monotonic() - self._began >= self._seconds
+        return self.seconds >= self._seconds
+
+    @property
+    def seconds(self) -> float:
+        """The time that the rounds have taken, those of the runs before among them."""
+        return time.monotonic() - self._began
 
     def __call__(self) -> None:
         self._moved.set()
@@ -75,7 +84,7 @@ class _Watch:
 
     def text(self) -> str:
         """Return the progress in a line."""
-        found, seconds = self._findings, time.monotonic() - self._began
+        found, seconds = self._findings, self.seconds
         wanted = f" of {self._wanted:,}" if self._seconds is None else ""
         return (
             f"faults {found.injected:,}{wanted} in {found.rounds} rounds, {found.total(BATCHES):,} batches "
@@ -114,27 +123,33 @@ def main() -> int:
     parser.add_argument("--working", action="store_true", help="read random datasets whose functions take time")
     parser.add_argument("--seed", type=int, default=0, help="the seed of every draw")
     parser.add_argument("--round", type=int, help="run only this round")
+    parser.add_argument("--checkpoint", type=Path, help="the file of the counts, from which the run resumes")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background programs of a shell ignore it
     with open(os.dup(2), "w", encoding="utf-8") as shown, tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         os.dup2(log.fileno(), 2)  # all processes inherit it, and log their errors there
-        findings = Findings()
+        before = load(options.checkpoint)
+        findings = Findings(before.counts, rounds=before.parts)
         kinds = WORKING_KINDS if options.working else TRAPPED_KINDS
-        watch = _Watch(findings, options.seed, options.faults, options.seconds, shown)
-        _run(options.seed, options.round, kinds, findings, watch)
+        watch = _Watch(findings, options.seed, options.faults, options.seconds, shown, before.seconds)
+        _run(options.seed, options.round, kinds, findings, watch, options.checkpoint)
         if not findings.are_fine:
             log.seek(0)
             shown.writelines(["\nThe last lines of the log:\n", *deque(log, _LOG_LINES)])
     return 0 if findings.are_fine else 1
 
 
-def _run(seed: int, only: int | None, kinds: Sequence[str], findings: Findings, watch: _Watch) -> None:
+def _run(
+    seed: int, only: int | None, kinds: Sequence[str], findings: Findings, watch: _Watch, checkpoint: Path | None
+) -> None:
     multiprocessing.resource_tracker.ensure_running()
     try:
         if only is not None:
             run_round(seed, only, findings, watch, kinds=kinds)
         while only is None and not watch.is_done:
             run_round(seed, findings.rounds, findings, watch, kinds=kinds)
+            if findings.are_fine:
+                save(checkpoint, Counted(findings.rounds, watch.seconds, findings.counts))
     except KeyboardInterrupt:
         findings.bad.append("interrupted")
     faulthandler.cancel_dump_traceback_later()

@@ -18,6 +18,7 @@ REPEATED: Final = "repeated"
 RAISED: Final = "raised"
 POISONED: Final = "poisoned"
 SECONDS: Final = "seconds"
+MILLISECONDS: Final = "milliseconds"
 _MIN_HASHED: Final = 64
 _ERROR: Final = "error"
 _SHOWN: Final = 300  # characters of a batch
@@ -28,8 +29,7 @@ WRONG: Final = (LOST, CHANGED, REPEATED)
 class Findings:
     """Counts by dataset, place and column, and descriptions of what is wrong."""
 
-    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
-    milliseconds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    counts: Counter[tuple[str, ...]] = field(default_factory=Counter[tuple[str, ...]])
     bad: list[str] = field(default_factory=list[str])
     rounds: int = 0
 
@@ -39,7 +39,7 @@ class Findings:
 
     def took(self, dataset: str, place: str, seconds: float) -> None:
         """Add the time of a read."""
-        self.milliseconds[dataset, place] += round(1000 * seconds)
+        self.counts[dataset, place, MILLISECONDS] += round(1000 * seconds)
 
     @property
     def injected(self) -> int:
@@ -57,15 +57,19 @@ class Findings:
         lines = [["dataset", "place", *columns, SECONDS]]
         for dataset, place in sorted({(dataset, place) for dataset, place, _ in self.counts}):
             counted = [self.counts[dataset, place, column] for column in columns]
-            lines.append([dataset, place, *map(_number, counted), f"{self.milliseconds[dataset, place] / 1000:.1f}"])
+            lines.append([dataset, place, *map(_number, counted), _seconds(self.counts[dataset, place, MILLISECONDS])])
         sums = [_number(self.total(column)) for column in columns]
-        lines.append(["all", "", *sums, f"{self.milliseconds.total() / 1000:.1f}"])
+        lines.append(["all", "", *sums, _seconds(self.total(MILLISECONDS))])
         widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
         return "\n".join(_line(line, widths) for line in lines)
 
 
 def _number(count: int) -> str:
     return str(count) if count else "."
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.1f}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
