@@ -37,7 +37,7 @@ beside() {
   (
     beside_pid=
     trap at_exit EXIT
-    renice -n 10 "$BASHPID" >/dev/null
+    renice -n 5 "$BASHPID" >/dev/null
     "$@"
   ) >"$beside_log" 2>&1 </dev/null &
   beside_pid=$!
