@@ -50,6 +50,11 @@ SCHEDULER: Final[Faults] = {
             "self._error = error",
             "loader/test_descriptors.py",
         ),
+        "stream: a function's SystemExit leaves `is_ready`": (
+            "with Caught() as caught:  # a function's SystemExit is for `next` to raise, too",
+            "with Caught(Exception) as caught:",
+            "loader/test_user_errors.py::test_an_error_that_ends_programs_is_raised_by_next",
+        ),
         "threads: a restart repeats the current job": (
             *("self._remaining = without(self._remaining, job.work.step_range)", "pass"),
             *("runtime/test_shapes.py", "workers/processes/trouble/test_deadly.py"),
