@@ -73,6 +73,7 @@ class SmallBatches:
             self._units = decide(INLINE_BATCHES, units, most)
             return [(batch, None) for batch in reversed(batches)]
         caught.pass_interrupt()
+        del caught  # its error's traceback would keep this frame, and so the loader
         self._direct = None
         self._units = 1
         return [(self._batches.merged(self._step_range.unit(index)), None)]
