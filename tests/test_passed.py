@@ -40,10 +40,7 @@ def test_with_a_teardown_that_fails(leaks):
 """
 
 
-@pytest.mark.parametrize(
-    "processes",
-    [pytest.param((), id="one process", marks=pytest.mark.long), pytest.param(("-n", "2"), id="two processes")],
-)
+@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two processes"])
 def test_tests_that_passed_are_left_out(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, processes: tuple[str, ...]
 ) -> None:
