@@ -4,10 +4,10 @@ The problem: Python calls a signal's handler between any two instructions of the
 handler (Ctrl-C, a timer's time-out) is raised in any code that happens to run. Code that takes it for a failure of an
 element would skip that element, or compute its batch again, and the program would lose its exception.
 
-The solution: `Caught` keeps exceptions of user code, and lets those of signals' handlers pass, unless it catches all of
-`BaseException`. `raised_by_handler` tells the two apart by the traceback: Python passes the interrupted frame to a
-handler, so a handler's frame has that frame among its local variables. Everything that catches `Exception` on the path
-of a batch uses this module.
+The solution: `CaughtFailure` keeps what user code raises, and lets Ctrl-C and exceptions of signals' handlers pass.
+`raised_by_handler` tells the two apart by the traceback: Python passes the interrupted frame to a handler, so a
+handler's frame has that frame among its local variables. Everything that catches exceptions on the path of a batch uses
+this module.
 
 Rejected: a test for KeyboardInterrupt only, since handlers raise other exceptions, such as a time-out that derives from
 Exception; and a comparison with the installed handlers only, since a handler may have been replaced by the time its
@@ -17,6 +17,7 @@ Invariants:
   - The exception of a handler that interrupts this library's code is raised from the caller's own call.
   - A handler that user code installs and removes inside a function, for a time limit, counts as part of that code.
   - In a worker process all handlers count as user code (`keep_all`), since no caller waits there.
+  - What ends programs, such as SystemExit, is a failure like any other where user code raises it.
 """
 
 import importlib
@@ -56,9 +57,8 @@ class Caught:
 
     Args:
         kind: the class of exceptions that are kept, by default all. Ctrl-C may be raised anywhere in the main thread,
-            and is lost if the caller only reports the block's error, or tries another way. There, pass Exception; or,
-            if threads run the same code and must not end, keep all and call `pass_interrupt` after the block.
-            Exceptions of signals' handlers are kept only with BaseException.
+            and is lost if the caller only reports the block's error, or tries another way; `CaughtFailure` lets it
+            pass. Exceptions of signals' handlers are kept only with BaseException.
     """
 
     __slots__ = ("_kind", "error")
@@ -78,18 +78,40 @@ class Caught:
         self.error = error
         return True
 
-    def pass_interrupt(self) -> None:
-        """Raise the exception if a signal's handler may have raised it, which happens only in the main thread."""
-        if self.error is None or threading.current_thread() is not threading.main_thread():
-            return
-        if isinstance(self.error, KeyboardInterrupt) or raised_by_handler(self.error):
-            raise self.taken()
-
     def taken(self) -> BaseException:
         """Return the exception and drop this reference to it; the two would form a cycle through its traceback."""
         assert self.error is not None
         error, self.error = self.error, None
         return error
+
+
+class CaughtFailure(Caught):
+    """Keeps what user code raises in its block, of any kind, and lets interrupts pass (`is_interrupt`).
+
+    An error that is kept under a name, and not taken, forms a cycle through its traceback: then delete the name.
+    """
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if error is None or is_interrupt(error):
+            return False
+        self.error = error
+        return True
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception must pass at once: Ctrl-C, or that of a signal's handler, in the main thread."""
+    return _is_main() and (isinstance(error, KeyboardInterrupt) or raised_by_handler(error))
+
+
+def ends_generator(error: BaseException) -> bool:
+    """Return whether a generator must end at once: at an interrupt, or closed where it has yielded."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_closed = isinstance(error, GeneratorExit) and trace is not None and _is_ours(trace.tb_frame)
+    return is_closed or is_interrupt(error)
 
 
 def raised_by_handler(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ import sys
 import traceback
 from typing import Final, TypeVar
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
 from penstock._pickles import pickler
 from penstock._tracebacks import trimmed
@@ -162,9 +162,8 @@ def unpack_error(packed: PackedError, *, replacement: Exception | None = None, p
 def _unpack(packed: PackedError, kind: type[Raised], replacement: Exception | None, place: str) -> Raised | Exception:
     original: object = None
     if packed.pickled:
-        with Caught() as caught:  # its class may not exist here
+        with CaughtFailure():  # its class may not exist here
             original = pickle.loads(packed.pickled)
-        caught.pass_interrupt()
     if replacement is None:
         replacement = WorkerError(f"process {packed.pid} raised {packed.kind}: {packed.message}")
     error = original if isinstance(original, kind) else replacement

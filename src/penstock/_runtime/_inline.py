@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._decisions import DIRECT_BATCHES, INLINE_BATCHES, KNOWN_LAYOUT, decide
 from penstock._graph import Context, Element
 from penstock._plan import Plan
@@ -61,7 +61,7 @@ class SmallBatches:
         """Return the batches from a step on, in reverse order, as many as take little time; none at the end."""
         if index >= self._step_range.steps:
             return []
-        with Caught() as caught:  # raised again where the batch is computed singly, a function's SystemExit, too
+        with CaughtFailure() as caught:  # raised again where the batch is computed singly, a function's SystemExit, too
             started = time.perf_counter()
             direct = self._direct_at(index) if self._reads_directly else None
             if direct is None:
@@ -72,7 +72,6 @@ class SmallBatches:
             units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
             self._units = decide(INLINE_BATCHES, units, most)
             return [(batch, None) for batch in reversed(batches)]
-        caught.pass_interrupt()
         del caught  # its error's traceback would keep this frame, and so the loader
         self._direct = None
         self._units = 1

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import LEFT_TO_CONSUMER, decide
 from penstock._graph import DROPPED, Element
 from penstock._processes import without_frames
@@ -432,11 +432,10 @@ class JobStream(Stream, Generic[AnyJob]):
         skips = True
         while skips and not self._closed and self._error is None:
             skips = False
-            with Caught() as caught:  # a function's SystemExit is for `next` to raise, too
+            with CaughtFailure() as caught:  # a function's SystemExit is for `next` to raise, too
                 if self._job is None and not self._jobs.is_ready():
                     return False
                 skips = self._skips(*self._current())
-            caught.pass_interrupt()
             self._keep(caught)
         return True
 

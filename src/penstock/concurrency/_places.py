@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar, cast
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._os import DaemonThread
 from penstock._pickles import dumps
 from penstock._processes import (
@@ -348,9 +348,8 @@ class _Process(Generic[Job, Result]):
     def run(self, *args: Job.args, **kwargs: Job.kwargs) -> Result:
         """Return the result of a job that the process does."""
         pickled = b""
-        with Caught() as pickling:
+        with CaughtFailure() as pickling:
             pickled = dumps((args, kwargs))
-        pickling.pass_interrupt()
         if pickling.error is not None:
             _refuse("a job", _signature(args, kwargs), pickling.error)
         return cast("Result", self._ask(_RUN, pickled))
@@ -404,9 +403,8 @@ class _Process(Generic[Job, Result]):
 def pickled_factory(make_worker: Callable[[], Worker[Job, Result]]) -> bytes:
     """Return the pickled function that makes a worker; raise a UsageError if it can't be pickled."""
     pickled = b""
-    with Caught() as pickling:
+    with CaughtFailure() as pickling:
         pickled = pickle.dumps(make_worker)
-    pickling.pass_interrupt()
     if pickling.error is not None:
         _refuse("make_worker", repr(make_worker), pickling.error)
     return pickled

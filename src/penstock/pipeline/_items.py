@@ -35,7 +35,7 @@ from fractions import Fraction
 from types import FrameType
 from typing import Final, TypeVar, cast
 
-from penstock._caught import Caught, raised_by_handler
+from penstock._caught import Caught, CaughtFailure, raised_by_handler
 from penstock._frozen import frozen
 from penstock._processes import error_text
 from penstock._tree import flatten
@@ -249,19 +249,17 @@ def stage_failure(stage: str, error: BaseException) -> PipelineFailure:
 
 def short_repr(item: object) -> str:
     """Return a short `repr` of an item, even if its own raises."""
-    with Caught() as caught:  # a broken repr must not hide the failure that is being reported
+    with CaughtFailure():  # a broken repr must not hide the failure that is being reported
         return reprlib.repr(item)
-    caught.pass_interrupt()
     return f"<{type(item).__name__} whose repr raises>"
 
 
 def summary_of(error: BaseException) -> str:
     """Return an exception's type and message, even if its `__str__` raises."""
     kind = type(error).__name__
-    with Caught() as caught:  # a broken text must not hide the exception
+    with CaughtFailure():  # a broken text must not hide the exception
         text = str(error)
         return f"{kind}: {text}" if text else kind
-    caught.pass_interrupt()
     return f"{kind}, whose __str__ raises"
 
 

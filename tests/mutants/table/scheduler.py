@@ -51,7 +51,7 @@ SCHEDULER: Final[Faults] = {
             "loader/test_descriptors.py",
         ),
         "stream: a function's SystemExit leaves `is_ready`": (
-            "with Caught() as caught:  # a function's SystemExit is for `next` to raise, too",
+            "with CaughtFailure() as caught:  # a function's SystemExit is for `next` to raise, too",
             "with Caught(Exception) as caught:",
             "loader/test_user_errors.py::test_an_error_that_ends_programs_is_raised_by_next",
         ),

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 import penstock
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
 from penstock._graph import (
     Cache,
@@ -112,9 +112,8 @@ class Inspection:
         summary = Summary()
         for position, element, error in self._elements(positions):
             if not error:
-                with Caught() as caught:  # of an object's own code
+                with CaughtFailure() as caught:  # of an object's own code
                     summary.add(position, element)
-                caught.pass_interrupt()
                 error = "" if caught.error is None else error_text(caught.taken())
             if error:
                 summary.fail(Failure(position, error))
@@ -131,9 +130,8 @@ class Inspection:
             for number, first in enumerate(range(positions.start, positions.stop, _BLOCK)):
                 block = range(first, min(first + _BLOCK, positions.stop))
                 found: list[Element] | None = None
-                with Caught() as caught:
+                with CaughtFailure():
                     found = next(batches)
-                caught.pass_interrupt()
                 if found is not None:
                     yield from ((position, element, "") for position, element in zip(block, found, strict=True))
                     continue
@@ -143,9 +141,8 @@ class Inspection:
 
 
 def _alone(dataset: "penstock.Dataset[Any]", position: int) -> tuple[int, Element, str]:
-    with Caught() as caught:
+    with CaughtFailure() as caught:
         return position, dataset[position], ""
-    caught.pass_interrupt()
     return position, None, error_text(caught.taken())
 
 
@@ -252,11 +249,10 @@ class Lint:
             penstock.Loader(penstock.Dataset(rows), num_workers=count, workers=workers) as loader,
             Progress(f"linting {self.name}", None, amount=counted) as progress,
         ):
-            with Caught() as caught:
+            with CaughtFailure() as caught:
                 for number, element in enumerate(loader):
                     self.summary.add(number, element)
                     progress.advance(1)
-            caught.pass_interrupt()
             self._note_skipped(loader)
         is_empty = isinstance(caught.error, GraphError) and self.summary.rows == self.summary.failed
         if caught.error is not None and not is_empty:
@@ -314,9 +310,8 @@ class Lint:
         if not isinstance(program, Batches) or not program.merges or is_endless(self._node):
             return
         for step in sorted({0, (length(self._node) or 1) - 1}):
-            with Caught() as caught:
+            with CaughtFailure() as caught:
                 penstock.Dataset(self._node)[step]
-            caught.pass_interrupt()
             if caught.error is not None:
                 yield Finding("batch", f"batch {step:,} can't be made: {error_text(caught.taken())}")
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
 from penstock._only_next import only_next
 from penstock._pickles import dumps
@@ -264,9 +264,8 @@ def dump(value: object, what: str) -> bytes:
     Raises:
         UsageError: it can't be pickled.
     """
-    with Caught() as pickling:
+    with CaughtFailure() as pickling:
         return dumps(value)
-    pickling.pass_interrupt()
     if isinstance(pickling.error, UsageError):  # a part of it that says so itself
         raise pickling.error
     raise UsageError(
@@ -286,9 +285,8 @@ def load(pickled: bytes, what: str, loads: Callable[[bytes], object] = pickle.lo
     Raises:
         WorkerError: it can't be rebuilt here.
     """
-    with Caught() as unpickling:
+    with CaughtFailure() as unpickling:
         return loads(pickled)
-    unpickling.pass_interrupt()
     raise WorkerError(
         f"{what} can't be rebuilt in process {os.getpid()} ({unpickling.error!r:.500}). It must be importable there, "
         "and what it pickles must suffice to make it again"
