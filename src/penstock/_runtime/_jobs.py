@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
 from penstock._graph import DROPPED, Context, Element, Integers, Node, Upcoming, parents_of_block, upcoming
 from penstock._memory import Lease, Region
@@ -522,13 +522,13 @@ class Job(Generic[AnyWork]):
     def pack(self) -> bool:
         """Pickle the given content for processes, and release it; return whether that was possible."""
         given, self.work.given = self.work.given, {}
-        with Caught(Exception) as caught:
+        with CaughtFailure() as caught:
             pickled, places = joined([dump_by_value(content) for content in given.values()])
             self._packed = pickled, dict(zip(given, places, strict=True))
         if caught.error is None:
             return True
         # The worker reports it, and the consumer computes the batch.
-        why = Unsendable(f"the rows of a batch can't be sent to a worker process: {caught.error}")
+        why = Unsendable(f"the rows of a batch can't be sent to a worker process: {caught.taken()}")
         pickled, (place,) = joined([dump_by_value(why)])
         self._packed = pickled, dict.fromkeys(given, place)
         return False

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _runtime
-from penstock._caught import Caught, raised_by_handler
+from penstock._caught import CaughtFailure, is_interrupt
 from penstock._decisions import (
     JOB_BATCHES,
     JOB_POSITIONS,
@@ -190,8 +190,8 @@ class Cutter(JobCutter[BatchJob]):
             return None
         try:
             return self._make(step_range, count, whole=whole)
-        except Exception as error:
-            if count == 1 or raised_by_handler(error):
+        except BaseException as error:
+            if count == 1 or is_interrupt(error):
                 raise
         # A sampler of the user raised for one of them; the batches before it are delivered first.
         return self._make(step_range, 1, whole=whole)
@@ -493,7 +493,7 @@ class JobQueue(Generic[AnyJob]):
         """Return whether `next_job` would return without waiting, as far as this can be known without waiting."""
         if not self._armed and not self._ended:
             self._scheduler.is_ready(self._client, ())  # the descriptor is readable after what happens from now on
-            with Caught(Exception), self._scheduler.owned():  # `next_job` raises the error
+            with CaughtFailure(), self._scheduler.owned():  # `next_job` raises the error
                 self._arm()
                 if self._client.memory_provider is not None and not self._armed:
                     return self._ended  # it waits for memory
@@ -525,15 +525,16 @@ class JobQueue(Generic[AnyJob]):
 
     def _arm_ahead(self) -> None:
         """Arm jobs as far as the bounds allow. After an error the consumer makes the job again, and raises."""
-        with Caught(Exception):
+        with CaughtFailure():
             self._arm_all()
 
     def _arm(self) -> None:
         """Arm jobs as far as the bounds allow. An error is raised in its job's place, so not before an armed job."""
-        with Caught(Exception) as caught:
+        with CaughtFailure() as caught:
             self._arm_all()
         if caught.error is not None and not self._armed:
             raise caught.taken()
+        del caught  # its error's traceback would keep this frame, and so the loader
 
     def _arm_all(self) -> None:
         self._scheduler.collect()

@@ -320,7 +320,7 @@ class JobStream(Stream, Generic[AnyJob]):
         while not self._owner.is_closed and self._error is None:
             job, ready = self._job, self._ready
             if job is None:
-                with Caught(Exception) as caught:
+                with CaughtFailure() as caught:
                     job = self._jobs.next_job_nowait()
                     ready = [] if job is None else self._begun(job)
                 self._keep(caught)

@@ -105,6 +105,11 @@ SCHEDULER: Final[Faults] = {
         ),
     },
     "_runtime/_queue.py": {
+        "queue: a sampler's SystemExit ends the worker that makes jobs ahead": (
+            "with CaughtFailure():\n            self._arm_all()",
+            "try:\n            self._arm_all()\n        except Exception:\n            pass",
+            "loader/test_ending_errors.py::test_a_sampler_above_batch_raises_at_its_own_step",
+        ),
         "threads: with bounded memory, as many jobs of large batches are ahead as without": (
             *("if plan.memory is None or not batch_bytes:", "if True:"),
             "runtime/test_memory.py::test_threads_bound_the_results_of_functions",
