@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never, cast
 
-from penstock._caught import Caught, raised_by_handler
+from penstock._caught import Caught, CaughtFailure, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import SeedPosition, SeedPositions, describe_record, indices, locate, seed_position
 from penstock._graph._global_draws import GlobalDraws
@@ -288,7 +288,7 @@ def _applied_at_once(
     draws = context.draws
     before = None if draws is None else draws.before(step)
     made: list[Element] = []
-    with Caught(Exception) as caught:
+    with CaughtFailure() as caught:
         arguments = _arguments(step, locations, context)
         apply = cast("BlockFunction", step.function).apply_block
         made.extend(apply(elements) if arguments is None else apply(elements, arguments))

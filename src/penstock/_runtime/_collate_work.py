@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._graph import Context, Element
 from penstock._plan import Plan
 from penstock._runtime._jobs import Job, Shape, Work, step_of
@@ -108,7 +108,7 @@ class CollateWork(Work):
         count = max(READ_BYTES // max(array_bytes(contents[:1]), 1), 1)
         for first in range(0, len(contents), count):
             made: list[Element] = []
-            with Caught(Exception) as caught:
+            with CaughtFailure() as caught:
                 part = slice(first, first + count)
                 self._run.batches_into(made, contents[part], provenance[part], context)
             yield from made

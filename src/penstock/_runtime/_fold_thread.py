@@ -40,7 +40,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from penstock._caught import Caught, waited
+from penstock._caught import Caught, CaughtFailure, waited
 from penstock._decisions import FOLD_BATCHES, SEEN_NOW, decide
 from penstock._graph import Element, Node
 from penstock._memory import RECYCLED_BYTES, allow_recycled, recycle_arrays
@@ -228,7 +228,7 @@ class Fold:
     def _block(self, chunk: Elements, above: CollateRun) -> Generator[Made]:
         """Apply the steps above to all batches of a chunk."""
         results: list[Element] = []
-        with Caught(Exception) as caught:
+        with CaughtFailure() as caught:
             above.batches_into(results, [*chunk.elements], chunk.provenance, self._context)
         for index, batch in enumerate(results):
             after, provenance = late_token(chunk.afters, index), chunk.provenance[index : index + 1]

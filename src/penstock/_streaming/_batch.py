@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from penstock._caught import ends_generator
 from penstock._frozen import frozen
 from penstock._graph import Batch, Element, merge_rows, with_mask
 from penstock._streaming._stage import (
@@ -53,8 +54,8 @@ class BatchStage(SameTokenStage):
         merge = RowStacker() if isinstance(self.step.merge, Stack) else None  # finds the layout of rows once
         try:
             yield from self._full(token, pending, merge)
-        except Exception:
-            if pending.count and self.gives_rest:
+        except BaseException as error:
+            if pending.count and self.gives_rest and not ends_generator(error):
                 yield _rest(pending)
             raise
         if pending.count and self.step.remainder != "drop":

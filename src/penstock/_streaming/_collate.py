@@ -16,7 +16,7 @@ Which function may be left to workers:
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._frozen import frozen
 from penstock._graph import (
     DROPPED,
@@ -169,7 +169,7 @@ class CollateRun:
         context.times.start(0)
         for step in steps:
             results: list[Element] = []
-            with Caught(Exception) as caught:
+            with CaughtFailure() as caught:
                 locations = StreamedLocations(self.inputs, provenance[: len(rows)])
                 apply_into(results, step, rows, locations, context, element_at)
             if caught.error is not None:  # a later function sees fewer rows, so its error is of an earlier row

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure, is_interrupt
 from penstock._decisions import FUNCTION_ELEMENTS, PARENT_ELEMENTS, Decision, decide
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -112,7 +112,7 @@ class MapStage(SameTokenStage):
     def _applied(self, chunk: Chunk, pace: _Pace) -> Iterator[Chunk]:
         results: list[Element] = []
         began = time.perf_counter()
-        with Caught(Exception) as caught:
+        with CaughtFailure() as caught:
             locations = StreamedLocations(self.inputs, chunk.provenance)
             self.context.times.begin(self.step)
             apply_into(results, self.step, chunk.elements, locations, self.context, element_at)
@@ -162,7 +162,9 @@ class FilterStage(SameTokenStage):
             try:
                 if self.step.predicate(element):
                     kept.append(index)
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 error.add_note(whereabouts(self.step, locations.at(index)))
                 self.context.filtered(self.step, len(kept), index - len(kept))
                 yield _only(chunk, kept)
@@ -215,7 +217,7 @@ class RowsStage:
                     check_held(parents.afters[0], after[0], "an element with several rows")
                 began = time.perf_counter()
                 lists: list[list[Element]] = []
-                with Caught(Exception) as caught:
+                with CaughtFailure() as caught:
                     self.context.times.begin(self.step)
                     self._split(lists, parents.elements, parents.provenance)
                 rows = sum(map(len, lists))

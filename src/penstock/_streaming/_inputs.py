@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._decisions import LEAF_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -262,7 +262,7 @@ def read_inline(
         before()
         began = time.perf_counter()
         block: Block | None = None
-        with Caught(Exception):  # raised again below, for the element that it belongs to
+        with CaughtFailure():  # raised again below, for the element that it belongs to
             block = block_input.evaluate(start, stop, block_input.context)
         if block is None:
             yield from one_by_one(block_input, start, stop, before)

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock._caught import ends_generator
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, row_seed_position
@@ -267,7 +268,7 @@ def _filled(packing: Packing, form: Form, sequence: _Sequence) -> LocatedElement
 class _BrokenError(Exception):
     """Carries an error of the stage below past the packing of the documents before it."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -287,7 +288,9 @@ def _intakes(chunks: Iterator[Chunk], consumed: int) -> Iterator[Intake]:
                 yield _joined(held, consumed)
                 held, count, size_bytes, consumed = [], 0, 0, 0
                 most, began = decide(PACK_DOCUMENTS, PACKED_DOCUMENTS), time.perf_counter()
-    except Exception as error:
+    except BaseException as error:
+        if ends_generator(error):
+            raise
         if count:
             yield _joined(held, consumed)
         raise _BrokenError(error) from error

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias, TypeGu
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._frozen import frozen
 from penstock._graph import (
     Element,
@@ -418,7 +418,7 @@ def one_each(stage: Stage, tokens: Sequence[Token]) -> tuple[list[Element], Prov
     found: dict[Token, Chunk | None] = dict.fromkeys(tokens)
     for token in sorted(found, key=lambda each: sum(each_input.taken for each_input in stage.progress(each))):
         if found[token] is None:
-            with Caught(Exception) as caught:
+            with CaughtFailure() as caught:
                 _find(stage, token, found)
             if found[token] is None:
                 if caught.error is not None:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import Caught, ends_generator
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
@@ -96,7 +96,9 @@ class StreamStage:
                     self.times.begin(self.step)
                 if count + 1 >= end:
                     break
-        except Exception:
+        except BaseException as error:
+            if ends_generator(error):
+                raise
             yield self._timed_chunk(elements, tokens)
             raise
         yield self._timed_chunk(elements, tokens)

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from penstock._caught import is_interrupt
 from penstock._decisions import MIXTURE_ELEMENTS, decide
 from penstock._graph import Element
 from penstock._streaming._combine import CombineStage, Combining, PartInput, check_parts
@@ -137,7 +138,9 @@ class TakingTurns(Combining):
             try:
                 while has_more and len(log) < most and time.perf_counter() - began <= CHUNK_SECONDS:
                     has_more = _take(shares, inputs, turns, log)
-            except Exception:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 yield _chunk(shares, token, log)
                 raise
             yield _chunk(shares, token, log)

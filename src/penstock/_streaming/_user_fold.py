@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
+from penstock._caught import is_interrupt
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
@@ -100,7 +101,9 @@ class UserFold(Folding):
             for index in range(len(chunk.elements)):
                 try:
                     fold.add(chunk, index)
-                except Exception:
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
                     yield fold.given()
                     raise
                 if fold.count >= at_most or time.perf_counter() - began > CHUNK_SECONDS:
