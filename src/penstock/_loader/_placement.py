@@ -52,7 +52,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import PLACED_AHEAD, decide
 from penstock._graph import Element
 from penstock._loader._loader import Loader
@@ -331,7 +331,7 @@ class PlacedStream(Stream):
         A batch that failed in a worker isn't ready, so the stream below raises its error in a later call.
         """
         if self._ahead and self._error is None:
-            with Caught(Exception) as caught:
+            with CaughtFailure() as caught:
                 ahead = decide(PLACED_AHEAD, self._ahead, self._ahead)
                 while len(self._placed) < ahead and (self._stream.is_inline or self._take_ready() is not None):
                     self._place_one()
@@ -339,13 +339,18 @@ class PlacedStream(Stream):
                 self._keep(caught.taken())
 
     def _keep(self, error: BaseException) -> None:
-        """Keep the error of a batch ahead.
+        """Keep the error of a batch ahead, or the end.
 
-        An error of placing loses its frames. They would keep the loader alive, whose workers would then still run after
-        the program has dropped it. An error of computing, which only an inline stream raises here, keeps its frames:
-        there are no workers.
+        The end is kept without frames, which have the stream. An error of placing loses its frames, too. They would
+        keep the loader alive, whose workers would then still run after the program has dropped it. An error of
+        computing, which only an inline stream raises here, keeps its frames: there are no workers.
         """
-        self._error = error if self._taken is None else without_frames(error, "While a batch was placed ahead, in")
+        if isinstance(error, EndOfEpoch):
+            self._error = EndOfEpoch()
+        elif self._taken is None:
+            self._error = error
+        else:
+            self._error = without_frames(error, "While a batch was placed ahead, in")
 
     def _place_one(self) -> None:
         if self._taken is None:

@@ -149,6 +149,30 @@ def test_an_error_comes_after_the_batches_before_it(kind: Any, place: dict[str, 
         assert sorted(batch.tolist() for batch in loader) == EXPECTED[4:]
 
 
+@EVERY_LOADER
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_an_error_that_ends_programs_comes_at_its_batch(
+    kind: Any, place: dict[str, Any], error: type[BaseException]
+) -> None:
+    """An exception of any kind, of a batch ahead, waits until all batches before it are delivered."""
+
+    def ends(number: int) -> int:
+        if number == 7:
+            raise error("no number")
+        return number
+
+    with kind(ps.range(40).map(ends).batch(2), 2, **place) as loader:
+        found: list[Any] = []
+        iterator = iter(loader)
+        for _ in range(2):
+            with pytest.raises(error, match="no number"):
+                found.extend(batch.tolist() for batch in iterator)
+        if place.get("ordered", True):
+            assert (found, loader.state_dict()["step"]) == (EXPECTED[:3], 3)
+        loader.seek(4)
+        assert sorted(batch.tolist() for batch in loader) == EXPECTED[4:]
+
+
 @in_places("inline", "threads", "out of order")
 @pytest.mark.parametrize("doing", ["placing", "handing over"])
 def test_a_batch_that_can_not_be_placed_is_tried_again(place: dict[str, Any], doing: str) -> None:
@@ -257,6 +281,21 @@ def test_an_error_met_ahead_keeps_no_dropped_loader(place: dict[str, Any], doing
         loader.fails = fail
         batches = iter(loader)
         assert next(batches).tolist() == [0, 1]
+        freed = weakref.ref(loader)
+        del loader, batches
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_an_end_met_ahead_keeps_no_dropped_loader() -> None:
+    """A loader that computes in the consumer is freed at once, where it has met the end of the epoch ahead."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = Placing(numbers(), 3)
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(19)] == EXPECTED[:19]
         freed = weakref.ref(loader)
         del loader, batches
         assert freed() is None
