@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
 from penstock._graph import (
     Cache,
@@ -328,7 +328,7 @@ def measure(plan: Plan, *, enough_seconds: float, stacking: bool, threads: bool)
         stacking: whether the cost of stacking rows counts.
         threads: whether to measure the speedup of two threads.
     """
-    with kept_globals(), Caught(Exception):  # the program's own draws stay the same
+    with kept_globals(), CaughtFailure():  # the program's own draws stay the same
         return _Measuring(plan).cost(enough_seconds, stacking=stacking, threads=threads)
     return None
 
@@ -526,7 +526,7 @@ def copy_of(plan: Plan) -> Plan:
     """
     for dumps in (dumps_exactly, pickler().dumps):  # as for worker processes
         buffers: list[pickle.PickleBuffer] = []
-        with Caught(Exception):
+        with CaughtFailure():
             copied = dumps(plan, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
             return cast("Plan", pickle.loads(copied, buffers=buffers))
     return plan
@@ -550,7 +550,7 @@ def _without_processes() -> str:
 def _not_copied(plan: Plan) -> str:
     """Return why a plan can't be copied into new processes; empty if it can."""
     copy = _Copy()
-    with Caught(Exception) as caught:
+    with CaughtFailure() as caught:
         pickle.Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(plan)
     if isinstance(caught.error, _TooLargeError):
         return f"the dataset holds more than {UNASKED_COPY_BYTES // 1_000_000} MB, which would be copied"

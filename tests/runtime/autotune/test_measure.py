@@ -139,6 +139,37 @@ def test_substitutions_while_measuring_are_not_counted() -> None:
         assert loader.replaced() == ()
 
 
+class Ends:
+    """A function that ends the program where it is called, or pickled."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __call__(self, number: Any) -> Any:
+        """Raise, or return the number a moment later."""
+        if self._where == "call":
+            raise SystemExit("no number")
+        return waits(number)
+
+    def __reduce__(self) -> Any:
+        if self._where == "pickle":
+            raise SystemExit("no pickle")
+        return Ends, (self._where,)
+
+
+@pytest.mark.parametrize("workers", ["auto", "threads"])
+@pytest.mark.parametrize("where", ["call", "pickle"])
+def test_a_function_that_ends_the_program_does_not_while_it_is_measured(where: str, workers: str) -> None:
+    """Its exception is raised where a batch is requested, if at all, and not by the loader's constructor."""
+    with loader_of(ps.range(100).map(Ends(where)).batch(4), num_workers="auto", workers=workers) as loader:
+        batches = iter(loader)
+        if where == "call":
+            with pytest.raises(SystemExit, match="no number"):
+                next(batches)
+        else:
+            assert next(batches).tolist() == [0, 1, 2, 3]
+
+
 def test_streams_are_not_measured() -> None:
     """Their elements come once, and one thread reads them in any case."""
     taken: list[int] = []
