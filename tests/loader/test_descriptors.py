@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock._loader import _publisher
 from tests.dataset.functions import is_even
 from tests.places import PLACES, place_of
 
@@ -20,6 +21,19 @@ def fails(value: Any) -> Any:
     if np.any(np.asarray(value) == 9):
         raise KeyError("nine")
     return value
+
+
+def fails_with_a_group(value: Any) -> Any:
+    """Raise a group for what contains the number 9, of an error that was raised itself."""
+    errors: list[Exception] = []
+    try:
+        return fails(value)
+    except KeyError as error:
+        errors.append(error)
+    try:
+        raise ExceptionGroup("of functions", [ExceptionGroup("of one", errors)])
+    finally:
+        errors.clear()
 
 
 def crashes(value: Any) -> Any:
@@ -52,6 +66,7 @@ DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "a row fails, read in order": (1, NUMBERS.map(fails).filter(is_even).batch(4), {}),
     "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
     "a batch of a filter fails": (2, FILTERED.batch(4).map(fails), {}),
+    "a row fails with a group": (2, NUMBERS.map(fails_with_a_group).batch(4), {}),
     "rows are replaced": (4, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000)).batch(4), {}),
     "a budget is used up": (0, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=2)).batch(4), {}),
     "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),
@@ -100,7 +115,7 @@ def test_loaders_dropped_early_at_an_error_or_the_end_leave_no_descriptors(
         while (descriptor := batches.may_wait) is not None:
             select.select([descriptor], [], [])
         if requested and name != "left early":
-            with pytest.raises((StopIteration, KeyError, RuntimeError)):
+            with pytest.raises((StopIteration, KeyError, RuntimeError, ExceptionGroup)):
                 next(batches)
 
     def use() -> int:
@@ -114,5 +129,26 @@ def test_loaders_dropped_early_at_an_error_or_the_end_leave_no_descriptors(
     try:
         first, second = use(), use()
         assert second == first or use() == second  # the first may have opened what stays open, such as a server
+    finally:
+        gc.enable()
+
+
+def full() -> None:
+    """Fail, as a page that needs memory of a full disk."""
+    raise OSError("full")
+
+
+@pytest.mark.parametrize("place", ["threads", "isolated"])
+def test_a_loader_without_a_page_is_freed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error that `penstock watch` can't show a loader doesn't keep it."""
+    monkeypatch.setattr(_publisher, "LivePage", full)
+    gc.collect()
+    gc.disable()
+    try:
+        loader = ps.Loader(FILTERED.batch(4), **PLACES[place])
+        freed = weakref.ref(loader)
+        assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+        del loader
+        assert freed() is None
     finally:
         gc.enable()

@@ -88,7 +88,7 @@ class PagePublisher(ABC):
             epoch, step, done, _ = self._position(batches, 0)
             page.end_epoch(epoch, step, done, batches)
         if caught.error is not None:
-            self._fail(caught.error)
+            self._fail(caught.taken())
 
     def publish(self, now: float, batches: int, wait_seconds: float, ahead: int = 1) -> None:
         """Write the page.
@@ -107,7 +107,7 @@ class PagePublisher(ABC):
             page.write(_packed(self._sums(now, batches, wait_seconds, ahead)))
             self.due = now + min(max(_EACH_SECONDS, _TIMES * (time.thread_time() - began)), _MOST_SECONDS)
         if caught.error is not None:
-            self._fail(caught.error)
+            self._fail(caught.taken())
 
     def _fail(self, error: BaseException) -> None:
         self.due = inf

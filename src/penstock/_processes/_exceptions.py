@@ -116,11 +116,15 @@ def without_frames(error: Raised, place: str) -> Raised:
         _, text = _texts(error, Exception)
         error.add_note(f"{place} process {os.getpid()}:\n{text}")
     chain: list[BaseException | None] = [error]
+    seen: set[int] = set()
     while chain:
         each = chain.pop()
-        if each is not None and (each is error or each.__traceback__ is not None):
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
             each.__traceback__ = None
             chain += [each.__cause__, each.__context__]
+            if isinstance(each, BaseExceptionGroup):
+                chain += each.exceptions
     return error
 
 
