@@ -23,7 +23,7 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from penstock._caught import Caught, CaughtFailure
 from penstock._frozen import frozen
@@ -124,7 +124,7 @@ def without_frames(error: Raised, place: str) -> Raised:
             each.__traceback__ = None
             chain += [each.__cause__, each.__context__]
             if isinstance(each, BaseExceptionGroup):
-                chain += each.exceptions
+                chain += cast("BaseExceptionGroup[BaseException]", each).exceptions
     return error
 
 
