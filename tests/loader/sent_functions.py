@@ -256,3 +256,19 @@ def ragged(number: int) -> NDArray[np.float64]:
 def divide(number: int) -> int:
     """Return the number; fail at 7."""
     return number // (number - 7) * 0 + number
+
+
+class AtHome:
+    """An element that ends the program where another process loads it, if it has the bad number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = int(number)
+
+    def __reduce__(self) -> Any:
+        return _at_home, (self.number, os.getpid())
+
+
+def _at_home(number: int, process: int) -> AtHome:
+    if number == BAD and process != os.getpid():
+        raise SystemExit("not at home")
+    return AtHome(number)

@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from tests.dataset.functions import keep
+from tests.loader.sent_functions import AtHome
 from tests.places import in_places, place_of
 from tests.ticks import Tick
 
@@ -213,3 +214,10 @@ def test_the_exception_of_a_handler_comes_at_once(name: str) -> None:
             assert len(found) + len([*batches]) == len([*loader])
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@in_places("processes")
+def test_an_element_that_ends_the_program_where_it_is_loaded_is_computed_here(place: dict[str, Any]) -> None:
+    """As any element that can't be sent: the consumer computes its batch, and no batch is lost."""
+    with ps.Loader(ps.range(40).map(AtHome).batch(4, merge=list), **place) as loader:
+        assert [element.number for batch in loader for element in batch] == [*range(40)]

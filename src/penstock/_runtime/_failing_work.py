@@ -20,7 +20,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final, NamedTuple
 
-from penstock._caught import Caught, waited
+from penstock._caught import CaughtFailure, waited
 from penstock._graph import Integers, Node, describe_record, locate
 from penstock._os import Listener
 from penstock._plan import Batches, Plan, Shard
@@ -254,7 +254,7 @@ def describe_block(job: Job[Work], block: int) -> str:
         return "a merge" if last is None else f"the merge of {_counted('step', step or 0, last)}"
     known = "some rows" if step is None or rows is None else f"{_counted('row', *rows)} of step {step}"
     records = ""
-    with Caught(Exception):  # a sampler or a source of the user may raise
+    with CaughtFailure():  # a sampler or a source of the user may raise
         records = _records(job, block)
     return f"{known}{records}"
 
@@ -277,7 +277,7 @@ def describe_step(plan: Plan, unit: Unit) -> str:
     """Describe the records of a step's batch, or, where only reading shows them, where it begins."""
     if plan.is_indexed:
         rows = rows_of(plan.batches, plan.shard, unit)
-        with Caught(Exception):  # a sampler or a source of the user may raise
+        with CaughtFailure():  # a sampler or a source of the user may raise
             return _records_at(plan.batches.rows, *row_coordinates([(rows, 0, rows.data)]))
     return f"epoch {unit.epoch}, from position {unit.position} on"
 

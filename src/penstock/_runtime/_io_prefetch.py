@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import READ_KEYS, REQUESTED_AHEAD, decide
 from penstock._graph import Context, Node, Read, Upcoming, awaited_sources, walk
 from penstock._os import Closer, uninterrupted
@@ -410,7 +410,7 @@ class _Jobs(Generic[AnyJob]):
             if self._to_request:
                 return self._to_request.popleft()
             job: AnyJob | None = None
-            with Caught(Exception):  # the queue makes the job again, and raises it
+            with CaughtFailure():  # the queue makes the job again, and raises it
                 job = self._next()
             if job is None:
                 self._requests_ended = True  # workers read the records of all later jobs themselves
@@ -436,7 +436,7 @@ async def _request_all(jobs: _Jobs[AnyJob], arrivals: Arrivals) -> None:
                 for number, block in enumerate(job.arriving or ()):
                     arrivals.begin(block)
                     upcoming: list[Upcoming] = []
-                    with Caught(Exception):  # of a sampler of the user; the worker raises it again
+                    with CaughtFailure():  # of a sampler of the user; the worker raises it again
                         upcoming = job.upcoming(number)
                     await _request_block(group, upcoming, block, arrivals)
                 del job

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._memory import Lease, Region, aligned, create_region
 from penstock._pickles import Pickled
 from penstock._processes import Starting, is_imported, observe_seeds, pickled_for_processes
@@ -300,7 +300,7 @@ class ProcessScheduler(Scheduler):
             for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
                 client.recorder.observe(event)
             if spill is not None or lease is not None:
-                with Caught(Exception):  # an element can't be loaded: the consumer computes the job
+                with CaughtFailure():  # an element can't be loaded: the consumer computes the job
                     job.failed = True
                     self._take(slot, armed, lease, spill)
                     job.failed = False

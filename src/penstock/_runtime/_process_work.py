@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from penstock import _runtime
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, Element, GlobalDraws, awaits, leave_accelerators, walk
 from penstock._memory import Lease, Region, aligned, open_region
@@ -333,7 +333,7 @@ class _Worker:
 
     def _requests(self, claim: Claim) -> bool:
         """Request the records of a block; return False if it needs none, or must be computed without requests."""
-        with Caught(Exception):  # the computation raises it again
+        with CaughtFailure():  # the computation raises it again
             if self._job_table.crashes(claim.slot, claim.block):
                 for each in self._requested:  # a crash of their requests must not look like one of this block
                     self._begin(each.claim)

@@ -44,7 +44,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from penstock._caught import Caught
+from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
@@ -193,7 +193,7 @@ def _copied(error: BaseException) -> BaseException:
     Raising the original would add the caller's frames to its traceback. They refer to the scheduler, which keeps the
     exception, so neither would ever be collected.
     """
-    with Caught(Exception):
+    with CaughtFailure():
         copied = copy.copy(error)
         if type(copied) is type(error):
             copied.__cause__, copied.__context__ = error.__cause__, error.__context__
