@@ -311,7 +311,8 @@ class Dataset(NotesErrors, Generic[T_co]):
         together, such as a row group of Parquet, pass `blocks=True`: the order then has only `live` blocks open at a
         time, reads each of them once an epoch, and is still an exact permutation with random access. The mean of a
         sorted feature over a batch of b elements has about max(1, b / live) times the variance of a uniform shuffle,
-        so `live` of the batch size is enough. `penstock.sampling.BlockShuffle` describes the order.
+        so `live` of the batch size is enough. `penstock.sampling.BlockShuffle` describes the order, which takes
+        about 40 bytes a block.
 
         Choose elements (`take`, `split`, `shard`) before a shuffle by blocks: a choice above it is shuffled uniformly
         after epoch 0.
