@@ -167,7 +167,7 @@ class Dataset(NotesErrors, Generic[T_co]):
             ) from error
         need_end(self._node, f"[{position}]", counts_from_end=position < 0)
         if not -total <= position < total:
-            raise IndexError(f"position must be in [{-total}, {total}); got {position}")
+            raise IndexError(_graph.position_text(self._node, total, position))
         try:
             element: T_co = _graph.element_at(self._node, 0, position % total, _graph.Context())
         except Exception as error:

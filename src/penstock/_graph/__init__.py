@@ -78,6 +78,7 @@ from penstock._graph._verify import need_jax as need_jax
 from penstock._graph._verify import need_name as need_name
 from penstock._graph._verify import need_reach as need_reach
 from penstock._graph._verify import parse_bytes as parse_bytes
+from penstock._graph._verify import position_text as position_text
 from penstock._graph._verify import refuse as refuse
 from penstock._graph._verify import verify_cached as verify_cached
 from penstock._graph._verify import verify_step as verify_step

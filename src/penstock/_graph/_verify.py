@@ -141,10 +141,21 @@ def need_reach(node: Node, given: str, stop: int) -> None:
     """Raise a GraphError if a node without end has too few passes for positions below `stop`."""
     count = length(node)
     if count and count < stop and is_endless(node):
-        raise GraphError(
-            f"{chain_text(node)} has the positions below {count}, since repeat() without end makes at most 2**31 "
-            f"passes in an epoch; got {given}. Repeat a short dataset twice, as in repeat(1000).repeat()."
-        )
+        raise GraphError(_reach_text(node, count, given))
+
+
+def position_text(node: Node, count: int, position: int) -> str:
+    """Return why a node with positions below `count` has no such position."""
+    if is_endless(node):
+        return _reach_text(node, count, f"[{position}]")
+    return f"position must be in [{-count}, {count}); got {position}"
+
+
+def _reach_text(node: Node, count: int, given: str) -> str:
+    return (
+        f"{chain_text(node)} has the positions below {count}, since repeat() without end makes at most 2**31 "
+        f"passes in an epoch; got {given}. Repeat a short dataset twice, as in repeat(1000).repeat()."
+    )
 
 
 def need_count(name: str, value: object, least: int = 0, remedy: str = "") -> int:

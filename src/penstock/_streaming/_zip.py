@@ -58,8 +58,8 @@ class Zip(Combining):
             following = [next(part, None) for part in parts]
             row = [one for one in following if one is not None]
             if len(row) < len(parts):
-                if self.unequal == "error" and row:
-                    raise GraphError("zip needs parts of equal lengths")
+                if self.unequal == "error":
+                    _need_none([name for name, one in zip(names, following, strict=True) if one is not None])
                 return
             yield self.joined(names, [[element] for element, _ in row])[0], within(row[0][1], names[0])
 
@@ -73,12 +73,8 @@ class Zip(Combining):
                 _tokens([each.starts for each in taken]),
                 _tokens([each.afters for each in taken]),
             )
-        longer = [name for name, each in zip(stage.names, inputs, strict=True) if each.available()]
-        if longer and self.unequal == "error":
-            raise GraphError(
-                f"zip needs parts of equal lengths; {longer} had elements left when another part had ended. Pass "
-                'unequal="shortest" to end with the shortest.'
-            )
+        if self.unequal == "error":
+            _need_none([name for name, each in zip(stage.names, inputs, strict=True) if each.available()])
 
     def check_token(self, stage: CombineStage, token: Token) -> None:
         """Raise a StateError for a token that the stage can't have made; no part's token is None."""
@@ -91,6 +87,14 @@ class Zip(Combining):
 
     def is_exhausted(self, exhausted: Iterator[bool]) -> bool:
         return any(exhausted)
+
+
+def _need_none(longer: list[str]) -> None:
+    if longer:
+        raise GraphError(
+            f"zip needs parts of equal lengths; {longer} had elements left when another part had ended. Pass "
+            'unequal="shortest" to end with the shortest.'
+        )
 
 
 def _tokens(columns: list[Sequence[Token]]) -> Lazy:

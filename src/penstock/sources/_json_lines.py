@@ -1,11 +1,29 @@
 """The source of lines of JSON in files; records are the parsed values."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Final
 
-from penstock.errors import CorruptRecordError
-from penstock.sources._local_files import LineScan, PathLike, RecordFiles, find_files, line_number
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock._frozen import frozen
+from penstock.errors import CorruptRecordError, SourceError
+from penstock.sources._local_files import (
+    BYTE_ORDER_MARK,
+    PathLike,
+    RecordFiles,
+    compression_of,
+    find_files,
+    line_number,
+)
 from penstock.sources._source import Record
+
+_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
+_BLANKS: Final = b" \t\r"
+_MAGIC_BYTES: Final = 6
+_NEWLINE: Final = 10
+_SPACE: Final = 32
 
 
 class JsonLines(RecordFiles):
@@ -26,7 +44,7 @@ class JsonLines(RecordFiles):
 
     Raises:
         UsageError: `paths` has no file, or a folder.
-        SourceError: a file can't be read; later, at a read, a file no longer exists or has changed.
+        SourceError: a file can't be read, or is compressed; later, at a read, a file no longer exists or has changed.
         CorruptRecordError: at a read, a line isn't JSON. The message has file, line, byte and key.
 
     Example:
@@ -46,7 +64,7 @@ class JsonLines(RecordFiles):
         self, paths: PathLike | Sequence[PathLike], *, cache: PathLike | None = None, progress: bool = True
     ) -> None:
         files = find_files(paths, "JsonLines")
-        super().__init__(files, [LineScan()] * len(files), cache=cache, progress=progress)
+        super().__init__(files, [_LineScan()] * len(files), cache=cache, progress=progress)
 
     def _parse(self, content: bytes, key: int) -> Record:
         try:
@@ -59,3 +77,65 @@ class JsonLines(RecordFiles):
                 source=repr(self),
                 keys=[key],
             ) from error
+
+
+@frozen
+class _LineScan:
+    """The scan for lines that aren't blank, in bytes. A record ends where the next begins, so it may hold blank lines.
+
+    A byte order mark at the beginning belongs to no line.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The scan's name and version."""
+        return "lines-1"
+
+    @property
+    def label(self) -> str:
+        """The name of the work, for progress."""
+        return "indexing lines"
+
+    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
+        """Return the offset of each line in bytes, and the file's size."""
+        _refuse_compressed(stream)
+        position = len(BYTE_ORDER_MARK) if stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
+        stream.seek(position)
+        found: list[NDArray[np.int64]] = []
+        unfinished: list[bytes] = []  # a line that continues in the next chunk; it begins at `position`
+        while chunk := stream.read(_CHUNK_BYTES):
+            advance(len(chunk))
+            whole, newline, rest = chunk.rpartition(b"\n")
+            if not newline:
+                unfinished.append(chunk)
+                continue
+            lines = b"".join([*unfinished, whole, newline])
+            found.append(_line_starts(lines) + position)
+            position += len(lines)
+            unfinished = [rest]
+        last = b"".join(unfinished)
+        if last.strip(_BLANKS):
+            found.append(np.array([position], np.int64))
+        return np.concatenate([*found, np.array([position + len(last)], np.int64)])
+
+
+def _refuse_compressed(stream: BinaryIO) -> None:
+    name = compression_of(stream.read(_MAGIC_BYTES))
+    if name:
+        raise SourceError(
+            f"cannot index {stream.name!r}: it is compressed by {name}, so it has no random access. Decompress it."
+        )
+    stream.seek(0)
+
+
+def _line_starts(lines: bytes) -> NDArray[np.int64]:
+    text = np.frombuffer(lines, np.uint8)
+    ends = np.flatnonzero(text == _NEWLINE)
+    starts = np.empty(len(ends), np.int64)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    kept = text[starts] != _NEWLINE
+    for line in np.flatnonzero(kept & (text[starts] <= _SPACE)).tolist():  # rare: the line begins with a blank
+        kept[line] = bool(lines[starts[line] : ends[line]].strip(_BLANKS))
+    found: NDArray[np.int64] = starts[kept]
+    return found

@@ -57,14 +57,10 @@ _BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
 _indexed_beside: Final[ContextVar[set[str] | None]] = ContextVar("indexed_beside", default=None)
 _OFFSET: Final = np.dtype("<i8")
 Offsets = NDArray[np.int64]
-_CHUNK_BYTES: Final = 1 << 20  # small enough to stay in the processor's cache between the read and the search
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _COMPRESSIONS: Final = {
     "gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ",
 }  # fmt: skip
-_BLANKS: Final = b" \t\r"
-_NEWLINE: Final = 10
-_SPACE: Final = 32
 
 
 def is_path(value: object) -> TypeGuard[PathLike]:
@@ -298,7 +294,7 @@ def line_number(path: str, begin: int) -> int:
     """Return the number of the line that begins at a byte of a file, from 1 on, for messages."""
     lines = 1
     with open(path, "rb") as stream:
-        while begin > 0 and (chunk := stream.read(min(begin, _CHUNK_BYTES))):
+        while begin > 0 and (chunk := stream.read(min(begin, 1 << 20))):
             lines += chunk.count(b"\n")
             begin -= len(chunk)
     return lines
@@ -325,58 +321,6 @@ class Scan(Protocol):
     def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
         """Return the offsets."""
         ...
-
-
-@frozen
-class LineScan:
-    """The scan for lines that aren't blank, in bytes. A record ends where the next begins, so it may hold blank lines.
-
-    A byte order mark at the beginning belongs to no line.
-    """
-
-    @property
-    def kind(self) -> str:
-        """The scan's name and version."""
-        return "lines-1"
-
-    @property
-    def label(self) -> str:
-        """The name of the work, for progress."""
-        return "indexing lines"
-
-    def __call__(self, stream: BinaryIO, advance: Callable[[int], None], /) -> NDArray[np.int64]:
-        """Return the offset of each line in bytes, and the file's size."""
-        position = len(BYTE_ORDER_MARK) if stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else 0
-        stream.seek(position)
-        found: list[NDArray[np.int64]] = []
-        unfinished: list[bytes] = []  # a line that continues in the next chunk; it begins at `position`
-        while chunk := stream.read(_CHUNK_BYTES):
-            advance(len(chunk))
-            whole, newline, rest = chunk.rpartition(b"\n")
-            if not newline:
-                unfinished.append(chunk)
-                continue
-            lines = b"".join([*unfinished, whole, newline])
-            found.append(_line_starts(lines) + position)
-            position += len(lines)
-            unfinished = [rest]
-        last = b"".join(unfinished)
-        if last.strip(_BLANKS):
-            found.append(np.array([position], np.int64))
-        return np.concatenate([*found, np.array([position + len(last)], np.int64)])
-
-
-def _line_starts(lines: bytes) -> NDArray[np.int64]:
-    text = np.frombuffer(lines, np.uint8)
-    ends = np.flatnonzero(text == _NEWLINE)
-    starts = np.empty(len(ends), np.int64)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    kept = text[starts] != _NEWLINE
-    for line in np.flatnonzero(kept & (text[starts] <= _SPACE)).tolist():  # rare: the line begins with a blank
-        kept[line] = bool(lines[starts[line] : ends[line]].strip(_BLANKS))
-    found: NDArray[np.int64] = starts[kept]
-    return found
 
 
 def default_cache() -> str:
