@@ -293,3 +293,15 @@ def test_wrong_arguments_are_refused(lint: Lint) -> None:
     assert "must be a dataset" in lint("HERE", status=2)
     assert "--from must be below 64, the steps of" in lint("crashes", "--from", "64", status=2)
     assert "lint needs a dataset with an end. Lint its parts, or use take(n)" in lint("endless", status=2)
+
+
+def odd() -> ps.Dataset:
+    """Return a dataset that is read in order, and that only cloudpickle can send."""
+    return ps.range(40).filter(lambda number: bool(number % 2)).batch(4)
+
+
+def test_a_function_that_cannot_be_sent_is_no_defect_of_a_record(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, too, the message is that of the loader, with its remedies; threads need no pickle."""
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    assert "all of it must be picklable; got" in lint("odd", workers=2, status=2)
+    assert "20 records in" in lint("odd", "--workers", "threads", workers=2, status=0)

@@ -101,7 +101,11 @@ MIXED: list[Case] = [
         "zip needs parts of equal lengths; ['x'] had elements left when another part had ended.",
         'Pass unequal="shortest"',
     ),
-    graph(lambda: list(ps.zip([NUMBERS, ODD])), "zip needs parts of equal lengths"),
+    graph(
+        lambda: list(ps.zip({"x": ODD, "y": NUMBERS})),
+        "zip needs parts of equal lengths; ['y'] had elements left when another part had ended.",
+        'Pass unequal="shortest"',
+    ),
     usage(
         lambda: ps.zip([NUMBERS], unequal=anything("longest")),
         'unequal must be "error" or "shortest"; got unequal=\'longest\'',

@@ -72,6 +72,8 @@ def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:
         dataset.take(2**31 + 1)
     with pytest.raises(GraphError, match=r"got \[:2147483649\]"):
         dataset[: 2**31 + 1]
+    with pytest.raises(IndexError, match=r"at most 2\*\*31 passes in an epoch; got \[2147483648\]. Repeat a short"):
+        dataset[2**31]
     assert len(dataset.take(2**31)) == 2**31
     assert len(ps.range(1).repeat(2).repeat().take(2**32)) == 2**32
 

@@ -1,6 +1,7 @@
 """JsonLines: the lines of files, the cached index, and errors for files that change."""
 
 import errno
+import gzip
 import json
 import logging
 import os
@@ -51,7 +52,7 @@ def test_every_line_that_is_not_blank_is_a_record(
         content = content if ended else content.removesuffix(b"\n")
         (folder / f"{number}.jsonl").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.sources._local_files._CHUNK_BYTES", chunk_bytes)
+        patch.setattr("penstock.sources._json_lines._CHUNK_BYTES", chunk_bytes)
         source = JsonLines(f"{folder}/*.jsonl", cache=folder / "cache")
     assert len(source) == len(expected)
     assert _records(source) == expected
@@ -178,6 +179,14 @@ def test_another_process_with_another_cache_makes_its_own_index(
     assert _cached(tmp_path).exists()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     assert pickle.loads(sent)[8] == {"n": 8}
+
+
+def test_compressed_lines_are_refused(tmp_path: Path) -> None:
+    """When they are indexed: offsets in compressed bytes would be of no lines."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000))
+    with pytest.raises(SourceError, match=r"cannot index .*a\.jsonl\.gz': it is compressed by gzip.*Decompress it"):
+        JsonLines(path, cache=tmp_path)
 
 
 def test_a_file_that_changed_on_the_way_to_another_process_is_refused(

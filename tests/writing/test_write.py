@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,7 +59,7 @@ def test_a_draft_is_written_whole_and_has_its_checksum(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     contents: list[Any] = [b"", b"0123456", memoryview(b"89"), array.array("i", range(5)), bytearray(b"end")]
     with Slow(str(path), "w") as file:
-        draft = Draft(file)
+        draft = Draft(file, str(path))
         sizes = [draft.write(content) for content in contents]
         assert draft.tell() == sum(sizes) == file.tell()
     assert path.read_bytes() == b"".join(map(bytes, contents))
@@ -451,8 +452,32 @@ def test_an_error_names_its_shard(tmp_path: Path, workers: int) -> None:
     shard = 77 // rows
     assert "position 77, key 77" in caught.value.__notes__[0]
     assert caught.value.__notes__[-1] == (
-        f"while writing shard {shard}, of the elements at positions [{shard * rows}, {(shard + 1) * rows})"
+        f"while writing shard {shard}, of the elements at positions [{shard * rows}, {(shard + 1) * rows}). "
+        "Shards that are whole stay: the same call writes the others"
     )
+    assert not any("Shards" in note for note in caught.value.__notes__[:-1])
+
+
+FULL_DISK = """
+import resource, sys
+import penstock as ps
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    ps.write(ps.range(4).map(lambda number: {"x": bytes(130_000)}), sys.argv[1], sys.argv[2], num_workers=0)
+except OSError as error:
+    print(error, *error.__notes__, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("form", ["arrow", "tar"])
+def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path, form: str) -> None:
+    """The system's error doesn't; its notes name the elements, and no file is left that isn't whole."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), form]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    assert found[0].startswith("[Errno 27] File too large: ")
+    assert re.search(rf"/00000\.{form}'$", found[0])
+    assert "of the elements at positions" in found[-1]
+    assert not list(tmp_path.glob("*.draft")) + list(tmp_path.glob(f"*.{form}"))
 
 
 DAY, MOMENT = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 5, 6)
@@ -469,6 +494,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("jsonl", np.longdouble(1), "value at position 0: a longdouble"),
     ("jsonl", "\ud800", "value at position 0: 'utf-8' codec"),
     ("arrow", {}, "an element of a table must have a field; the one at position 0"),
+    ("arrow", {1: "x"}, "dicts with text for keys; the one at position 0 has the key 1. Rename it"),
+    ("parquet", {b"x": 1}, "dicts with text for keys; the one at position 0 has the key b'x'. Rename it"),
     ("arrow", {"x": "\ud800"}, "'x' at position 0 is a str"),
     ("arrow", {"x": np.zeros((2, 2), complex)}, "'x' at position 0 is a complex"),
     ("arrow", {"x": np.zeros((2, 2), object)}, "'x' at position 0 is a object"),

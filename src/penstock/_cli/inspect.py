@@ -93,8 +93,10 @@ def _content(path: Path) -> object:
     try:
         with path.open("rb") as file:
             head = file.read(64).lstrip()
+        if not head:
+            raise UsageError(f"{path} is empty, as a program leaves it that is killed before it has written")
         if head[:1] not in {b"{", b"[", b'"'}:
-            return _checkpoint(path, is_zip=head.startswith(b"PK"))
+            return _checkpoint(path, head)
         text = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
@@ -104,7 +106,10 @@ def _content(path: Path) -> object:
         raise UsageError(f"{path} begins as JSON and is none: {error}") from error
 
 
-def _checkpoint(path: Path, *, is_zip: bool) -> object:
+def _checkpoint(path: Path, head: bytes) -> object:
+    is_zip = head.startswith(b"PK")
+    if not is_zip and not head.startswith(b"\x80"):  # a pickle, as older versions of torch write
+        raise UsageError(f"{path} is neither JSON nor a checkpoint of torch: it begins with {head[:8]!r}")
     torch = cast("Any", _optional.need("torch", "torch", extra="torch"))
     with Caught(Exception) as caught:  # torch has many for a damaged file
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)

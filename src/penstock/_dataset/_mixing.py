@@ -89,8 +89,7 @@ def mix(
     ending = stop
     rule = None
     lengths = None if measure is not None else _lengths(nodes)
-    taken = np.any([weights for _, weights in schedule], axis=0)
-    empty = [name for name, node, is_taken in zip(names, nodes, taken, strict=True) if is_taken and length(node) == 0]
+    empty = [name for name, node in zip(names, nodes, strict=True) if length(node) == 0]
     if stop == "never" and empty:
         raise GraphError(f'stop="never" repeats every part, and part {empty[0]!r} is empty. Leave this part out.')
     if lengths is not None:

@@ -57,7 +57,7 @@ class Columnar:
             MissingDependencyError: pyarrow isn't installed.
         """
         pyarrow = need("pyarrow", "pyarrow", extra="arrow")
-        elements = _checked(positions, sample)
+        elements = [fields_of(element, at, "a table") for at, element in zip(positions, sample, strict=True)]
         names = list(elements[0]) if elements else []
         if elements and not names:
             raise UsageError(f"an element of a table must have a field; the one at position {positions[0]} has none")
@@ -132,14 +132,12 @@ def fields_of(element: object, position: int, what: str) -> Fields:
     Raises:
         UsageError: it isn't one.
     """
-    kind = type(element).__name__
-    if not isinstance(element, Mapping) or not all(
-        isinstance(name, str) for name in cast("Mapping[object, Any]", element)
-    ):
-        raise UsageError(
-            f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position} "
-            f'is a {kind}. Add .map(lambda element: {{"name": element}}).'
-        )
+    named = f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position}"
+    if not isinstance(element, Mapping):
+        raise UsageError(f'{named} is a {type(element).__name__}. Add .map(lambda element: {{"name": element}}).')
+    others = [name for name in cast("Mapping[object, Any]", element) if not isinstance(name, str)]
+    if others:
+        raise UsageError(f"{named} has the key {others[0]!r}. Rename it in a map.")
     return cast("Fields", element)
 
 

@@ -28,11 +28,13 @@ class Draft(io.RawIOBase):
 
     Args:
         file: the draft.
+        path: what the file will be, for messages.
     """
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: io.FileIO, path: str) -> None:
         super().__init__()
         self._file = file
+        self._path = path
         self._digest = hashlib.sha256()
         self._size = 0
 
@@ -49,10 +51,20 @@ class Draft(io.RawIOBase):
         rest = memoryview(content).cast("B")
         size = len(rest)
         self._digest.update(rest)
-        while rest:  # the system may write fewer bytes
-            rest = rest[self._file.write(rest) :]
+        with self.named():
+            while rest:  # the system may write fewer bytes
+                rest = rest[self._file.write(rest) :]
         self._size += size
         return size
+
+    @contextlib.contextmanager
+    def named(self) -> Generator[None]:
+        """Add the path to an error of the system, such as a full disk, which names no file."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def entry(self, path: str) -> dict[str, Any]:
         """Return what `file_entry` returns of the file at a path, which the draft has become."""
@@ -65,8 +77,10 @@ def drafted(path: str) -> Generator[Draft]:
     draft = draft_of(path)
     try:
         with open(draft, "wb", buffering=0) as file:
-            yield Draft(file)
-            os.fsync(file.fileno())
+            given = Draft(file, path)
+            yield given
+            with given.named():
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -315,9 +315,12 @@ def _with_notes(shards: Shards, numbers: Sequence[int], entries: Iterator[Entry]
         try:
             entry = next(entries)
         except Exception as error:
-            positions = shards.positions_of(number)
+            positions, notes = shards.positions_of(number), getattr(error, "__notes__", [])
+            of_loader = (at for at, note in enumerate(notes) if note.startswith(f"in step {Shards.__name__!r} "))
+            del notes[next(of_loader, len(notes)) :]
             error.add_note(
-                f"while writing shard {number}, of the elements at positions [{positions.start}, {positions.stop})"
+                f"while writing shard {number}, of the elements at positions [{positions.start}, {positions.stop}). "
+                "Shards that are whole stay: the same call writes the others"
             )
             raise
         yield entry

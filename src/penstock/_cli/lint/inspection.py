@@ -249,8 +249,9 @@ class Lint:
             penstock.Loader(penstock.Dataset(rows), num_workers=count, workers=workers) as loader,
             Progress(f"linting {self.name}", None, amount=counted) as progress,
         ):
+            elements = iter(loader)  # raises an error of the call, as for a function that can't be sent
             with CaughtFailure() as caught:
-                for number, element in enumerate(loader):
+                for number, element in enumerate(elements):
                     self.summary.add(number, element)
                     progress.advance(1)
             self._note_skipped(loader)
