@@ -199,9 +199,12 @@ def test_a_sampler_that_raises() -> None:
 
 
 def test_no_prefetch() -> None:
-    """Torch's loader makes nothing of a prefetch_factor of 0; neither does ours."""
+    """Torch's loader makes nothing of a prefetch_factor of 0, or of a fraction; neither does ours."""
     with pytest.raises(AssertionError, match="prefetch_factor must be greater than 0"):
         iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=0))
+    fraction: Any = 1.5
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=fraction))
 
 
 def test_in_no_order_a_slow_stream_delays_no_other(tmp_path: Path) -> None:

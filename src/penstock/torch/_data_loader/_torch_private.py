@@ -4,6 +4,7 @@ torch 2.5 to 2.13 have all of them.
 """
 
 import importlib
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -61,7 +62,7 @@ def check_prefetch(prefetch_factor: int | None) -> int:
     """Return the number of batches loaded ahead; torch checks that it is positive only when iteration begins."""
     if not prefetch_factor or prefetch_factor < 0:
         raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-    return prefetch_factor
+    return operator.index(prefetch_factor)  # a TypeError for a float, as torch's loop over a range raises
 
 
 def reported_length(loader: object) -> int | None:
