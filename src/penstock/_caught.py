@@ -101,7 +101,12 @@ class CaughtFailure(Caught):
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception must pass at once: Ctrl-C, or that of a signal's handler, in the main thread."""
+    """Return whether an exception must pass at once: Ctrl-C, or that of a signal's handler, in the main thread.
+
+    So must a group that has one, such as that of tasks which Ctrl-C has cancelled.
+    """
+    if isinstance(error, BaseExceptionGroup) and any(map(is_interrupt, error.exceptions)):
+        return True
     return _is_main() and (isinstance(error, KeyboardInterrupt) or raised_by_handler(error))
 
 
@@ -120,7 +125,8 @@ def raised_by_handler(error: BaseException) -> bool:
     The traceback then has the frame of a handler below the interrupted frame, which Python passes to the handler. An
     installed handler is recognized by its code, too, as one that a scope of held signals has replaced: the exception
     may have been raised before the scope began. A handler that is no longer installed and interrupted the user's
-    code counts as part of that code: functions with a time limit have such handlers.
+    code counts as part of that code: functions with a time limit have such handlers. But one that ends the program, as
+    by SystemExit, may have put back the handler before it, so that the next signal kills.
     """
     trace = error.__traceback__
     if trace is None or trace.tb_next is None or not _is_main():
@@ -129,10 +135,11 @@ def raised_by_handler(error: BaseException) -> bool:
     for scope in scopes:
         codes.update(map(_code_of, scope.replaced.values()))
     interrupted, trace, is_ours = trace.tb_frame, trace.tb_next, True
+    ends = not isinstance(error, Exception)
     while trace is not None:
         frame = trace.tb_frame
         is_ours = is_ours and _is_ours(interrupted)
-        if frame.f_code in codes or (is_ours and _is_given(frame, interrupted)):
+        if frame.f_code in codes or ((is_ours or ends) and _is_given(frame, interrupted)):
             return True
         interrupted, trace = frame, trace.tb_next
     return False

@@ -67,6 +67,7 @@ DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
     "a batch of a filter fails": (2, FILTERED.batch(4).map(fails), {}),
     "a row fails with a group": (2, NUMBERS.map(fails_with_a_group).batch(4), {}),
+    "a document fails": (2, NUMBERS.map(fails).map(lambda number: {"x": np.array([number])}).pack(1).batch(4), {}),
     "rows are replaced": (4, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000)).batch(4), {}),
     "a budget is used up": (0, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=2)).batch(4), {}),
     "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),

@@ -106,6 +106,7 @@ class Pack(Folding):
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:
         start, consumed, after, _ = token
         packer = Packer(self.packing, stage.below.reproduce, token, stage.batched)
+        error: BaseException | None = None
         try:
             for number, intake in enumerate(_intakes(stage.below.run(start), consumed)):
                 if consumed and not number:
@@ -117,7 +118,12 @@ class Pack(Folding):
                 else:
                     yield from chunks
         except _BrokenError as broken:
-            raise broken.error from broken.error.__cause__
+            error = broken.error
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame, and so the loader
         yield from packer.flush()
 
     def _one_by_one(self, stage: FoldStage, packer: Packer, intake: Intake) -> Iterator[Chunk]:
