@@ -68,8 +68,8 @@ class Unsendable:
 
 
 def wait_rarely(number: int) -> int:
-    """Return the number; one in 64 after a wait that is as long as many batches take."""
-    threading.Event().wait(0.08 if number % 64 == 7 else 0.0003)
+    """Return the number; one in 32 after a wait that is as long as many batches take."""
+    threading.Event().wait(0.05 if number % 32 == 7 else 0.0003)
     return number
 
 
