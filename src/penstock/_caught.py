@@ -105,9 +105,15 @@ def is_interrupt(error: BaseException) -> bool:
 
     So must a group that has one, such as that of tasks which Ctrl-C has cancelled.
     """
-    if isinstance(error, BaseExceptionGroup) and any(map(is_interrupt, error.exceptions)):
+    if any(map(is_interrupt, _members(error))):
         return True
     return _is_main() and (isinstance(error, KeyboardInterrupt) or raised_by_handler(error))
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    if not isinstance(error, BaseExceptionGroup):
+        return ()
+    return cast("BaseExceptionGroup[BaseException]", error).exceptions
 
 
 def ends_generator(error: BaseException) -> bool:
