@@ -49,26 +49,17 @@ class Sealed:
     """
 
     def __init__(self, value: object, *, shares: bool = False) -> None:
-        by_value = pickler().kind
-        kinds = (by_value, pickle.Pickler) if shares else (pickle.Pickler, by_value)
+        self._buffers: list[pickle.PickleBuffer] = []
         with Caught(Exception) as caught:
-            self._dump(kinds[0], value, shares=shares)
+            self._data = _dumps(pickle.Pickler, value, self._buffers, shares=shares)
+            if shares and (unknown := missing(self._data)):
+                raise pickle.PicklingError(unknown)
         if caught.error is None:
             return
-        error = caught.taken()
-        if by_value is pickle.Pickler:  # there is no other way
-            raise error from None
-        with Caught(Exception) as caught:
-            self._dump(kinds[1], value, shares=shares)
-        if caught.error is not None:
-            raise (error if shares else caught.taken()) from None
-
-    def _dump(self, kind: type[pickle.Pickler], value: object, *, shares: bool) -> None:
-        self._buffers: list[pickle.PickleBuffer] = []
-        self._data = _dumps(kind, value, self._buffers, shares=shares)
-        why = "" if not shares else missing(self._data) if kind is pickle.Pickler else unimportable(self._data)
-        if why:
-            raise pickle.PicklingError(why)
+        self._buffers = []  # a receiver can't import objects that a script or notebook defines: send by value
+        self._data = _dumps(_other_pickler(caught.taken()), value, self._buffers, shares=shares)
+        if shares and (unknown := unimportable(self._data)):
+            raise pickle.PicklingError(unknown)
 
     @property
     def size_bytes(self) -> int:
@@ -104,6 +95,14 @@ class Arrived:
         """
         buffers = [np.array(each) if memoryview(each).nbytes <= copied_bytes else each for each in self._buffers]
         return pickle.loads(self._data, buffers=buffers)
+
+
+def _other_pickler(error: BaseException) -> type[pickle.Pickler]:
+    """Return cloudpickle's pickler, which pickles lambdas and local functions, too; without it, raise the error."""
+    other = pickler().kind
+    if other is pickle.Pickler:
+        raise error from None
+    return other
 
 
 def _dumps(kind: type[pickle.Pickler], value: object, buffers: list[pickle.PickleBuffer], *, shares: bool) -> bytes:

@@ -1,0 +1,119 @@
+"""The script's global values, for processes that import the script.
+
+The problem: a guarded script may set globals under its guard, such as the parsed arguments, or change others before it
+starts processes. In a process that imports the script these are missing, or have the values of the import, while a fork
+of the program would have the program's. Functions would compute other elements there, without an error.
+
+The solution: the values travel beside the functions, which travel by name, and take the place of those of the import
+where they differ. Only values that are used in functions and classes of the script travel, and only plain ones:
+numbers, texts, paths, members of enumerations, and small containers and objects of these. A large or other value, such
+as an array, a model or a lock, is as after the import.
+
+Rejected: to send the script's functions and classes by value with their globals. A process then has two classes of each
+name, so that `isinstance` and `pickle.dumps` fail in user code, and large globals are copied at each start.
+"""
+
+import ast
+import contextlib
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Collection
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from types import FunctionType
+from typing import Any, Final, cast
+
+from penstock._caught import CaughtFailure
+from penstock._processes._main_module import is_imported, main_path
+
+_SCALARS: Final = (type(None), bool, int, float, complex, Enum, PurePath)
+_TEXTS: Final = (str, bytes)
+_SEQUENCES: Final = (list, tuple, set, frozenset)
+_MAX_VALUES: Final = 10_000  # of a global, with all that is in it: they are pickled at each start of workers
+_MAX_CHARACTERS: Final = 1 << 16
+
+
+class MainGlobals:
+    """The plain globals of the main module at this moment; a process that unpickles them has them from then on."""
+
+    def __reduce__(self) -> "tuple[Callable[[dict[str, bytes]], None], tuple[dict[str, bytes]]]":
+        return _set_globals, (_pickled_globals(),)
+
+
+def _pickled_globals() -> dict[str, bytes]:
+    path = main_path()
+    if path is None or not is_imported():
+        return {}
+    values = vars(sys.modules["__main__"])
+    pickled: dict[str, bytes] = {}
+    for name in _used_names(path) & values.keys():
+        with CaughtFailure():  # of an object's own code
+            if _is_plain(values[name]):
+                pickled[name] = pickle.dumps(values[name], pickle.HIGHEST_PROTOCOL)
+    return pickled
+
+
+def _set_globals(pickled: dict[str, bytes]) -> None:
+    namespaces = _namespaces()
+    for name, each in pickled.items():
+        with CaughtFailure():  # such as of a class that is defined only in the program
+            value = pickle.loads(each)
+            for values in namespaces:
+                # An equal one stays, since others may refer to it.
+                if name not in values or type(values[name]) is not type(value) or values[name] != value:
+                    values[name] = value
+
+
+def _namespaces() -> list[dict[str, Any]]:
+    """Return the main module's globals, and those of its functions: in processes, multiprocessing makes these two."""
+    values = vars(sys.modules["__main__"])
+    found = {id(values): values}
+    for value in [*values.values()]:
+        for each in [value, *vars(value).values()] if isinstance(value, type) else [value]:
+            function = cast("Any", each).__func__ if isinstance(each, staticmethod | classmethod) else each
+            if isinstance(function, FunctionType):
+                function = inspect.unwrap(function)
+            if isinstance(function, FunctionType) and function.__globals__.get("__name__") == values["__name__"]:
+                found[id(function.__globals__)] = function.__globals__
+    return [*found.values()]
+
+
+@cache
+def _used_names(path: str) -> frozenset[str]:
+    """Return the names that functions and classes of a script load."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError), open(path, "rb") as file:
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        held = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, inner)]
+        names = (node for each in held for node in ast.walk(each) if isinstance(node, ast.Name))
+        return frozenset(node.id for node in names if isinstance(node.ctx, ast.Load) and not node.id.startswith("__"))
+    return frozenset()
+
+
+def _is_plain(value: object) -> bool:
+    waiting = [value]
+    for _ in range(_MAX_VALUES):
+        if not waiting:
+            return True
+        held = _held(waiting.pop())
+        if held is None or len(held) > _MAX_VALUES:
+            return False
+        waiting.extend(held)
+    return False
+
+
+def _held(value: object) -> Collection[object] | None:
+    """Return the values that a value holds; None if it isn't plain."""
+    kind: Any = type(value)
+    if isinstance(value, _SCALARS):
+        return ()
+    if isinstance(value, _TEXTS):
+        return () if len(value) <= _MAX_CHARACTERS else None
+    if kind in _SEQUENCES:
+        return cast("Collection[object]", value)
+    if kind is dict:
+        known = cast("dict[object, object]", value)
+        return [*known, *known.values()] if len(known) <= _MAX_VALUES else None
+    is_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    return [*vars(value).values()] if is_usual and hasattr(value, "__dict__") and not callable(value) else None
