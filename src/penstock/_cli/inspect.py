@@ -92,9 +92,10 @@ def states_in(path: Path) -> list[Found]:
 def _content(path: Path) -> object:
     try:
         with path.open("rb") as file:
-            head = file.read(64).lstrip()
-        if not head:
+            begin = file.read(64)
+        if not begin:
             raise UsageError(f"{path} is empty, as a program leaves it that is killed before it has written")
+        head = begin.lstrip()
         if head[:1] not in {b"{", b"[", b'"'}:
             return _checkpoint(path, head)
         text = path.read_bytes()

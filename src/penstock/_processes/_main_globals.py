@@ -13,20 +13,17 @@ Rejected: to send the script's functions and classes by value with their globals
 name, so that `isinstance` and `pickle.dumps` fail in user code, and large globals are copied at each start.
 """
 
-import ast
-import contextlib
 import inspect
 import pickle
 import sys
 from collections.abc import Callable, Collection
 from enum import Enum
-from functools import cache
 from pathlib import PurePath
 from types import FunctionType
 from typing import Any, Final, cast
 
 from penstock._caught import CaughtFailure
-from penstock._processes._main_module import is_imported, main_path
+from penstock._processes._main_module import is_imported, used_names
 
 _SCALARS: Final = (type(None), bool, int, float, complex, Enum, PurePath)
 _TEXTS: Final = (str, bytes)
@@ -43,16 +40,18 @@ class MainGlobals:
 
 
 def _pickled_globals() -> dict[str, bytes]:
-    path = main_path()
-    if path is None or not is_imported():
+    if not is_imported():
         return {}
     values = vars(sys.modules["__main__"])
-    pickled: dict[str, bytes] = {}
-    for name in _used_names(path) & values.keys():
-        with CaughtFailure():  # of an object's own code
-            if _is_plain(values[name]):
-                pickled[name] = pickle.dumps(values[name], pickle.HIGHEST_PROTOCOL)
-    return pickled
+    found = {name: _pickled(values[name]) for name in used_names() & values.keys()}
+    return {name: pickled for name, pickled in found.items() if pickled is not None}
+
+
+def _pickled(value: object) -> bytes | None:
+    """Return the pickle of a plain value; None for another one."""
+    with CaughtFailure():  # of an object's own code
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if _is_plain(value) else None
+    return None
 
 
 def _set_globals(pickled: dict[str, bytes]) -> None:
@@ -61,8 +60,8 @@ def _set_globals(pickled: dict[str, bytes]) -> None:
         with CaughtFailure():  # such as of a class that is defined only in the program
             value = pickle.loads(each)
             for values in namespaces:
-                # An equal one stays, since others may refer to it.
-                if name not in values or type(values[name]) is not type(value) or values[name] != value:
+                # The same one stays, since others may refer to it. Equal ones may differ, as 1 and 1.0.
+                if name not in values or _pickled(values[name]) != each:
                     values[name] = value
 
 
@@ -78,17 +77,6 @@ def _namespaces() -> list[dict[str, Any]]:
             if isinstance(function, FunctionType) and function.__globals__.get("__name__") == values["__name__"]:
                 found[id(function.__globals__)] = function.__globals__
     return [*found.values()]
-
-
-@cache
-def _used_names(path: str) -> frozenset[str]:
-    """Return the names that functions and classes of a script load."""
-    with contextlib.suppress(OSError, SyntaxError, ValueError), open(path, "rb") as file:
-        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-        held = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, inner)]
-        names = (node for each in held for node in ast.walk(each) if isinstance(node, ast.Name))
-        return frozenset(node.id for node in names if isinstance(node.ctx, ast.Load) and not node.id.startswith("__"))
-    return frozenset()
 
 
 def _is_plain(value: object) -> bool:

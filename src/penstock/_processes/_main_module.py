@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock._caught import Caught
 from penstock._pickles import pickler
@@ -33,6 +33,7 @@ from penstock._processes._named_modules import unimportable
 from penstock.errors import UsageError
 
 UNGUARDED: Final = 'no `if __name__ == "__main__":` guards the statement of this script that starts them'
+_INNER: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _GUARDS: Final = ("__name__ == '__main__'", "'__main__' == __name__")
 
 _is_unguarded = False  # True from the first time that an unguarded statement starts processes
@@ -147,28 +148,45 @@ def _running_line() -> int | None:
     return None
 
 
-def _conditions() -> tuple[ast.If, ...]:
-    """Return the `if` statements at the main module's top level; none if its source can't be read."""
-    return _conditions_of(getattr(_main(), "__file__", None) or "")
+class _Script(NamedTuple):
+    """What is needed of the main module's source."""
+
+    conditions: tuple[ast.If, ...] = ()
+    """The `if` statements at its top level."""
+    used_names: frozenset[str] = frozenset()
+    """The names that its functions and classes load."""
+
+
+def used_names() -> frozenset[str]:
+    """Return the names that functions and classes of the main module load; none if its source can't be read."""
+    return _script().used_names
+
+
+def _script() -> _Script:
+    return _script_at(getattr(_main(), "__file__", None) or "")
 
 
 @cache  # parsing takes 20 ms for 1,000 lines, and a loader asks three times
-def _conditions_of(path: str) -> tuple[ast.If, ...]:
+def _script_at(path: str) -> _Script:
     with suppress(OSError, SyntaxError, ValueError, TypeError):
         with open(path, "rb") as file:
             module = ast.parse(file.read())
-        return tuple(statement for statement in module.body if isinstance(statement, ast.If))
-    return ()
+        conditions = tuple(statement for statement in module.body if isinstance(statement, ast.If))
+        held = [node for node in ast.walk(module) if isinstance(node, _INNER)]
+        names = [node for each in held for node in ast.walk(each) if isinstance(node, ast.Name)]
+        used = {node.id for node in names if isinstance(node.ctx, ast.Load) and not node.id.startswith("__")}
+        return _Script(conditions, frozenset(used))
+    return _Script()
 
 
 def _guards() -> Iterator[ast.If]:
     """Yield the main module's `if __name__ == "__main__":`."""
-    yield from (statement for statement in _conditions() if ast.unparse(statement.test) in _GUARDS)
+    yield from (statement for statement in _script().conditions if ast.unparse(statement.test) in _GUARDS)
 
 
 def _mentions_name() -> bool:
     """Return whether a condition of the main module depends on its name in another way, and may be a guard."""
-    tests = [ast.unparse(statement.test) for statement in _conditions()]
+    tests = [ast.unparse(statement.test) for statement in _script().conditions]
     return any("__name__" in test and test not in _GUARDS for test in tests)
 
 

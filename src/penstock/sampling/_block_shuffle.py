@@ -52,9 +52,9 @@ _MANY_BLOCKS: Final = 1 << 14  # an epoch of more takes up to 16 bytes a block i
 class BlockShuffle(OwnSampler):
     """All elements in another order every epoch, which reads each block once, and has about `live` of them open.
 
-    It is a value: two are equal if their fields are. It takes 24 bytes a block, each of the last epochs, which are
-    cached, 16, and to prepare an epoch about 80 for less than a microsecond a block. The order is a compatibility
-    promise: it is the same on every machine.
+    It is a value: two are equal if their fields are. It holds 24 bytes a block, and 16 more for each of the last
+    epochs, which are cached. To prepare an epoch takes less than a microsecond a block, and about 80 bytes meanwhile.
+    The order is a compatibility promise: it is the same on every machine.
 
     The order, for an epoch e of n elements, with `derive` and `Permutation` of this package:
 

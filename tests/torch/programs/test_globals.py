@@ -17,7 +17,7 @@ import torch
 from penstock.torch import DataLoader
 
 scale = 1
-options = {"more": 0}
+options = {"more": 2}
 lock = threading.Lock()
 
 
@@ -63,7 +63,7 @@ IF
     parser = argparse.ArgumentParser()
     parser.add_argument("--offset", type=int)
     args = parser.parse_args()
-    options["more"] = 2
+    options["more"] = 2.0
     train()
 """
 BY_NAME = "    printed(Locked())\n"
@@ -78,9 +78,9 @@ def output(script: Path, program: str) -> str:
 
 @pytest.mark.parametrize("condition", ['if __name__ == "__main__":', "if True:"])
 def test_workers_have_the_globals_of_the_program(tmp_path: Path, condition: str) -> None:
-    """Arguments that a guarded statement parses, a dict that one changes, and a global that changes between epochs."""
+    """Arguments that a guarded statement parses, an equal number of another type, and one for each epoch."""
     found = output(tmp_path / "script.py", SCRIPT.replace("IF", condition))
-    assert found.splitlines() == ["True [7, 27]", "True [7, 37]"]
+    assert found.splitlines() == ["True [7.0, 27.0]", "True [7.0, 37.0]"]
 
 
 def test_a_guarded_script_keeps_one_class_of_each_name(tmp_path: Path) -> None:
