@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         listen_to_owner,
         report_started,
     )
-    from penstock._processes._main_globals import MainGlobals
     from penstock._processes._main_module import (
         check_guard,
         has_cloudpickle,
@@ -60,7 +59,6 @@ else:
         FUNCTION_SECONDS="penstock._processes._patience",
         GlobalSeeds="penstock._processes._seeding",
         HelperProcess="penstock._processes._helper",
-        MainGlobals="penstock._processes._main_globals",
         MessageKind="penstock._processes._helper",
         OwnerGoneError="penstock._processes._helper",
         PIPELINE_SECONDS="penstock._processes._patience",
@@ -103,7 +101,6 @@ __all__ = [
     "ChildProcess",
     "GlobalSeeds",
     "HelperProcess",
-    "MainGlobals",
     "MessageKind",
     "OwnerGoneError",
     "PackedError",

@@ -4,8 +4,9 @@ The problem: a guarded script may set globals under its guard, such as the parse
 starts processes. In a process that imports the script these are missing, or have the values of the import, while a fork
 of the program would have the program's. Functions would compute other elements there, without an error.
 
-The solution: the values travel beside the functions, which travel by name, and take the place of those of the import
-where they differ. Only values that are used in functions and classes of the script travel, and only plain ones:
+The solution: `Supervisor` notes the values when it is made, and sends them to each process that imports the script,
+before all else. There they take the place of those of the import where they differ. A process in place of one that died
+gets the same ones. Only values that are used in functions and classes of the script travel, and only plain ones:
 numbers, texts, paths, members of enumerations, and small containers and objects of these. A large or other value, such
 as an array, a model or a lock, is as after the import.
 
@@ -23,7 +24,7 @@ from types import FunctionType
 from typing import Any, Final, cast
 
 from penstock._caught import CaughtFailure
-from penstock._processes._main_module import is_imported, used_names
+from penstock._processes._main_module import is_importable, used_names
 
 _SCALARS: Final = (type(None), bool, int, float, complex, Enum, PurePath)
 _TEXTS: Final = (str, bytes)
@@ -33,14 +34,17 @@ _MAX_CHARACTERS: Final = 1 << 16
 
 
 class MainGlobals:
-    """The plain globals of the main module at this moment; a process that unpickles them has them from then on."""
+    """The plain globals of the main module when this was made; a process that unpickles it has them from then on."""
+
+    def __init__(self) -> None:
+        self._pickled = _pickled_globals()
 
     def __reduce__(self) -> "tuple[Callable[[dict[str, bytes]], None], tuple[dict[str, bytes]]]":
-        return _set_globals, (_pickled_globals(),)
+        return _set_globals, (self._pickled,)
 
 
 def _pickled_globals() -> dict[str, bytes]:
-    if not is_imported():
+    if not is_importable():
         return {}
     values = vars(sys.modules["__main__"])
     found = {name: _pickled(values[name]) for name in used_names() & values.keys()}

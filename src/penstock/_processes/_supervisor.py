@@ -43,6 +43,7 @@ from penstock._frozen import frozen
 from penstock._os import uninterrupted
 from penstock._processes._begin import begin_process
 from penstock._processes._child import ChildProcess, StartMethod, follow_reloads, open_spare
+from penstock._processes._main_globals import MainGlobals
 from penstock._processes._patience import FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS, RestartPolicy
 from penstock._processes._seeding import GlobalSeeds
 from penstock.errors import ClosedError, WorkerError
@@ -86,8 +87,8 @@ class Supervisor:
     """Owns the child processes of one owner. Any thread may call any method.
 
     Args:
-        target: runs in each process, once its signals and seeds are set up, with its end of the pipe and the
-            arguments of `start`.
+        target: runs in each process, once its signals, its seeds and the script's globals are set up, with its end of
+            the pipe and the arguments of `start`.
         seeds: returns the seeds of a process's global generators, for its number and for how many processes had that
             number before it.
         policy: limits restarts.
@@ -116,6 +117,7 @@ class Supervisor:
         self._fruitless = Counter[int]()  # deaths in a row without work done, by number
         self._any_started = False
         self._finalizer: Finalize | None = None
+        self._main_globals = MainGlobals() if starting.imports_main else None
         follow_reloads(starting.method)
         self._spare = open_spare(starting.method, starting.threads) if starting.keeps_spare else None
 
@@ -159,7 +161,7 @@ class Supervisor:
         with self._lock:
             seeds = self._seeds(number, self._lives[number])
             self._lives[number] += 1
-        child = self._registered(name, (seeds, self._target, *arguments), number)
+        child = self._registered(name, (self._main_globals, seeds, self._target, *arguments), number)
         if child is None:
             raise _closed()
         return child
@@ -273,7 +275,13 @@ def restart_delay(fruitless: int, prompt_restarts: int) -> float:
     return min(FIRST_RESTART_SECONDS * 2.0**doublings, LONGEST_RESTART_SECONDS)
 
 
-def _run(pipe: "Connection[Any, Any]", seeds: GlobalSeeds, target: Callable[..., None], *arguments: object) -> None:
+def _run(
+    pipe: "Connection[Any, Any]",
+    _main_globals: None,  # they are set now, before what may need them was unpickled
+    seeds: GlobalSeeds,
+    target: Callable[..., None],
+    *arguments: object,
+) -> None:
     begin_process(seeds)
     target(pipe, *arguments)
 

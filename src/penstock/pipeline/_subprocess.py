@@ -60,7 +60,9 @@ def run_in_subprocess(
         max_failures: as in `build_pipeline`. Default 0.
         statistics: as in `build_pipeline`. Default False.
         start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
-            default, for the first on Linux. Both import the main module.
+            default, for the first on Linux. Both import the main module, whose functions then get the program's globals
+            as they are when the pipeline starts, if these are plain: numbers, texts, paths, and small containers and
+            objects of these.
         initializer: called in the process before the config is unpickled. Default None.
 
     Returns:

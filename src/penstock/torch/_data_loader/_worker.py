@@ -23,7 +23,6 @@ from penstock._caught import Caught
 from penstock._frozen import frozen
 from penstock._only_next import only_next
 from penstock._pickles import pickler
-from penstock._processes import MainGlobals
 from penstock._runtime import NotedError
 from penstock._tracebacks import trimmed
 from penstock.batching import LayoutMismatchError
@@ -52,10 +51,8 @@ class UserCode:
         collating: the functions that torch's `default_collate` calls, by type; None for torch's own.
         dataset: the dataset. It is the last field, since only the beginning of a pickle is searched for modules that
             workers need.
-        main_globals: the script's. It is the first field, so that workers have them before the others are unpickled.
     """
 
-    main_globals: MainGlobals | None
     collate_fn: Callable[[Any], Any]
     init_fn: Callable[[int], object] | None
     is_batched: bool

@@ -27,7 +27,7 @@ from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, WHOLE_BATCHES, decide
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
-from penstock._processes import MainGlobals, import_ahead
+from penstock._processes import import_ahead
 from penstock._runtime import (
     COPIED_BYTES,
     MAX_JOB_BATCHES,
@@ -538,7 +538,7 @@ def user_code_of_loader(loader: object) -> UserCode:
     """Return the dataset and the functions of a loader."""
     given: Any = loader
     is_batched = given.batch_sampler is not None
-    return UserCode(MainGlobals(), given.collate_fn, given.worker_init_fn, is_batched, own_collating(), given.dataset)
+    return UserCode(given.collate_fn, given.worker_init_fn, is_batched, own_collating(), given.dataset)
 
 
 def sealed(loader: object) -> Sealed:

@@ -1,0 +1,87 @@
+"""Processes that import a guarded script see its globals as the program had set them when their owner started."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import argparse
+import asyncio
+import os
+import signal
+
+from penstock.concurrency import WorkerPool
+from penstock.pipeline import PipelineBuilder, ProcessExecutor, run_in_subprocess
+
+scale = 1
+options = {"more": 2}
+
+
+def computed(number):
+    return number * scale + options["more"] + args.offset
+
+
+def computed_or_killed(number):
+    if number == 1 and not os.path.exists("killed"):
+        open("killed", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return computed(number)
+
+
+class Computing:
+    def start(self):
+        pass
+
+    def run(self, number):
+        return computed(number)
+
+    def stop(self):
+        pass
+
+
+async def in_a_pool():
+    async with WorkerPool(Computing, 1, place="process") as pool:
+        return [await (await pool.assign(number)) for number in range(3)]
+
+
+def in_a_stage(op=computed):
+    global scale
+    builder = PipelineBuilder().add_source(range(3))
+    builder.pipe(op, executor=ProcessExecutor(1), repeatable=True, max_items=1)
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        items = iter(pipeline)
+        found = [next(items)]
+        scale = 99
+        return found + list(items)
+
+
+def in_a_subprocess():
+    config = PipelineBuilder().add_source(range(3)).pipe(computed).add_sink().get_config()
+    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        return list(pipeline)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--offset", type=int)
+    args = parser.parse_args()
+    scale = 10
+"""
+RUNS = {
+    "a pool": "asyncio.run(in_a_pool())",
+    "a stage": "in_a_stage()",
+    "a stage whose process is killed": "in_a_stage(computed_or_killed)",
+    "a pipeline in a process": "in_a_subprocess()",
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_process_has_the_globals_of_the_program(tmp_path: Path, run: str) -> None:
+    """A parsed argument, and a number that the program changes later; a process in place of a killed one, too."""
+    script = tmp_path / "script.py"
+    script.write_text(f"{SCRIPT}    print({RUNS[run]})\n")
+    command = [sys.executable, str(script), "--offset", "100"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("[102, 112, 122]\n", 0), done.stderr
