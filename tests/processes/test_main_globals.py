@@ -9,18 +9,41 @@ import pytest
 SCRIPT = """
 import argparse
 import asyncio
+import collections
+import functools
 import os
 import signal
+import threading
+from typing import NamedTuple
+
+import numpy as np
 
 from penstock.concurrency import WorkerPool
 from penstock.pipeline import PipelineBuilder, ProcessExecutor, run_in_subprocess
 
 scale = 1
 options = {"more": 2}
+kind, rounded, shifted, config, names = float, int, None, None, {}
+lock = threading.Lock()  # as after the import
+
+
+class Config(NamedTuple):
+    offset: int
+
+
+class Slots:
+    __slots__ = ("offset",)
+
+
+def added(number, other):
+    return number + other
 
 
 def computed(number):
-    return number * scale + options["more"] + args.offset
+    with lock:
+        made = np.dtype(kind).type(shifted(number * scale) + args.offset)
+    assert (config, slots.offset, names["?"]) == (Config(7), 8, 0) and isinstance(made, np.int64)
+    return rounded(made)
 
 
 def computed_or_killed(number):
@@ -68,6 +91,10 @@ if __name__ == "__main__":
     parser.add_argument("--offset", type=int)
     args = parser.parse_args()
     scale = 10
+    kind, rounded, config, names = np.int64, float, Config(7), collections.defaultdict(int, {"a": 1})
+    shifted = functools.partial(added, options["more"])
+    slots = Slots()
+    slots.offset = 8
 """
 RUNS = {
     "a pool": "asyncio.run(in_a_pool())",
@@ -84,4 +111,4 @@ def test_a_process_has_the_globals_of_the_program(tmp_path: Path, run: str) -> N
     script.write_text(f"{SCRIPT}    print({RUNS[run]})\n")
     command = [sys.executable, str(script), "--offset", "100"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == ("[102, 112, 122]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("[102.0, 112.0, 122.0]\n", 0), done.stderr

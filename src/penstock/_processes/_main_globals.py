@@ -7,8 +7,8 @@ of the program would have the program's. Functions would compute other elements 
 The solution: `Supervisor` notes the values when it is made, and sends them to each process that imports the script,
 before all else. There they take the place of those of the import where they differ. A process in place of one that died
 gets the same ones. Only values that are used in functions and classes of the script travel, and only plain ones:
-numbers, texts, paths, members of enumerations, and small containers and objects of these. A large or other value, such
-as an array, a model or a lock, is as after the import.
+numbers, texts, paths, dtypes, functions and classes by name, and small containers and objects of these. A large or
+other value, such as an array, a model or a lock, is as after the import.
 
 Rejected: to send the script's functions and classes by value with their globals. A process then has two classes of each
 name, so that `isinstance` and `pickle.dumps` fail in user code, and large globals are copied at each start.
@@ -17,20 +17,32 @@ name, so that `isinstance` and `pickle.dumps` fail in user code, and large globa
 import inspect
 import pickle
 import sys
+from collections import deque
 from collections.abc import Callable, Collection
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from functools import partial
 from pathlib import PurePath
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, cast
+
+import numpy as np
 
 from penstock._caught import CaughtFailure
 from penstock._processes._main_module import is_importable, used_names
 
-_SCALARS: Final = (type(None), bool, int, float, complex, Enum, PurePath)
 _TEXTS: Final = (str, bytes)
-_SEQUENCES: Final = (list, tuple, set, frozenset)
+_BY_NAME: Final = (type, FunctionType, BuiltinFunctionType)
+_LEAVES: Final = (
+    *(type(None), bool, int, float, complex, Decimal, Fraction, Enum, PurePath, *_TEXTS),
+    *(date, timedelta, time, tzinfo, range, slice, np.generic, np.dtype, *_BY_NAME),
+)
+_LEAVES_OF_TORCH: Final = frozenset({"device", "dtype", "layout", "memory_format"})
+_CONTAINERS: Final = (list, tuple, set, frozenset, deque, dict)
 _MAX_VALUES: Final = 10_000  # of a global, with all that is in it: they are pickled at each start of workers
-_MAX_CHARACTERS: Final = 1 << 16
+_MAX_CHARACTERS: Final = 1 << 20  # of its texts
 
 
 class MainGlobals:
@@ -84,12 +96,14 @@ def _namespaces() -> list[dict[str, Any]]:
 
 
 def _is_plain(value: object) -> bool:
-    waiting = [value]
+    waiting, characters = [value], 0
     for _ in range(_MAX_VALUES):
         if not waiting:
             return True
-        held = _held(waiting.pop())
-        if held is None or len(held) > _MAX_VALUES:
+        each = waiting.pop()
+        characters += len(each) if isinstance(each, _TEXTS) else 0
+        held = _held(each)
+        if held is None or len(held) > _MAX_VALUES or characters > _MAX_CHARACTERS:
             return False
         waiting.extend(held)
     return False
@@ -98,14 +112,22 @@ def _is_plain(value: object) -> bool:
 def _held(value: object) -> Collection[object] | None:
     """Return the values that a value holds; None if it isn't plain."""
     kind: Any = type(value)
-    if isinstance(value, _SCALARS):
+    if isinstance(value, _LEAVES) or (kind.__module__ == "torch" and kind.__name__ in _LEAVES_OF_TORCH):
         return ()
-    if isinstance(value, _TEXTS):
-        return () if len(value) <= _MAX_CHARACTERS else None
-    if kind in _SEQUENCES:
-        return cast("Collection[object]", value)
-    if kind is dict:
-        known = cast("dict[object, object]", value)
-        return [*known, *known.values()] if len(known) <= _MAX_VALUES else None
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
     is_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    return [*vars(value).values()] if is_usual and hasattr(value, "__dict__") and not callable(value) else None
+    is_plain = issubclass(kind, _CONTAINERS) or (is_usual and not issubclass(kind, ModuleType))
+    return [*_items(value), *_attributes(value)] if is_plain else None
+
+
+def _items(value: object) -> Collection[object]:
+    if isinstance(value, dict):
+        known = cast("dict[object, object]", value)
+        return [*known, *known.values()]
+    return cast("Collection[object]", value) if isinstance(value, _CONTAINERS) else ()
+
+
+def _attributes(value: object) -> Collection[object]:
+    slots: list[str] = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ())]
+    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
