@@ -162,6 +162,15 @@ async def test_awkward_exceptions(place: Place, worker: Callable[[], Worker[...,
         assert "In worker 0, job 0 of the pool" in left.value.__notes__
 
 
+@IN_PLACES
+@on_loop
+async def test_an_exception_that_refuses_a_note(place: Place) -> None:
+    """An exception whose class lets no attribute be set arrives as itself, without a note."""
+    with pytest.raises(workers.FrozenError):
+        async with WorkerPool(workers.Plain, 1, place=place, start_method="forkserver") as pool:
+            await pool.assign(functools.partial(workers.raise_it, workers.FrozenError()))
+
+
 @on_loop
 async def test_outside_of_the_scope() -> None:
     """A pool runs nothing outside of its scope, is entered once, and refuses callers that wait when it is left."""

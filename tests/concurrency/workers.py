@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -90,6 +91,11 @@ class OddError(Exception):
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
         self.number = number
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An exception that refuses to have attributes set."""
 
 
 class StubbornError(Exception):

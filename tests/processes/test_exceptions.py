@@ -4,6 +4,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -30,6 +31,16 @@ def test_an_exception_that_would_arrive_as_another_comes_in_words() -> None:
     arrived = unpack_error(pack_error(ChangesError("a hole in the bucket")))
     assert type(arrived) is WorkerError
     assert "ChangesError: a hole in the bucket" in str(arrived)
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An exception that refuses to have attributes set."""
+
+
+def test_an_exception_that_refuses_a_note_arrives_as_itself() -> None:
+    """It has no traceback of the other process then."""
+    assert type(unpack_error(pack_error(FrozenError()))) is FrozenError
 
 
 class InterruptingError(Exception):

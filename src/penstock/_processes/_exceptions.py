@@ -174,5 +174,6 @@ def _unpack(packed: PackedError, kind: type[Raised], replacement: Exception | No
     if packed.cause is not None:
         error.__cause__ = unpack_raised(packed.cause)
     if packed.traceback:
-        error.add_note(f"{place} process {packed.pid}:\n{packed.traceback}")
+        with CaughtFailure():  # its class may refuse to have attributes set, as a frozen dataclass does
+            error.add_note(f"{place} process {packed.pid}:\n{packed.traceback}")
     return error
