@@ -12,6 +12,7 @@ Guarantees:
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -324,10 +325,10 @@ class Engine:
 
     async def _run(self, outlet: Outlet, background: BackgroundLoop) -> None:
         tasks: list[StageTask] = []
-        self.probes.begin()
         # A function and no method: the outlet keeps it, and a method would close a reference cycle with the engine.
         drop = partial(_drop, self.probes, self.dropped)
         with Caught() as opening:  # awaits nothing, so a CancelledError comes from a user's function
+            self.probes.begin()
             builder = RunBuilder(background.resources, self.probes, self._max_failures, drop, outlet)
             tasks = builder.build(self.config)
         failure = None if opening.error is None else _opening_failure(opening.taken())
@@ -338,7 +339,10 @@ class Engine:
         elif running.error is not None:
             failure = _opening_failure(running.taken())
         outlet.end(failure)
-        self.probes.end(failure or outlet.unread_failure, self.names)
+        with Caught() as ending:
+            self.probes.end(failure or outlet.unread_failure, self.names)
+        if ending.error is not None:  # the reader may have got the end of the pass
+            _logger.error("the observer raised at the end of a pass", exc_info=ending.taken())
         if running.error is not None:
             raise running.taken()
 
@@ -423,3 +427,6 @@ def _check_repeatable(config: PipelineConfig) -> None:
             f"an iterator can be iterated over only once; got a second pass over {source!r:.200}. Pass an iterable "
             f"that makes a new iterator each time, such as a list, a dataset, or an object with __iter__"
         )
+
+
+_logger = logging.getLogger("penstock")

@@ -1,14 +1,16 @@
 """Events of a running pipeline: frozen values, sent at the edges of stages, never from inside a function.
 
 An observer is any callable that takes an event. It is called on the event loop's thread, between two chunks of items,
-so it must be quick; longer work belongs on a thread of its own, fed through a queue. An observer that raises is
-removed, and the pipeline continues.
+and, with the `ItemsDone` of the sink, on the thread that reads. So it must be quick; longer work belongs on a thread of
+its own, fed through a queue. An observer that raises is removed, and the pipeline continues; an exception that is no
+Exception, such as SystemExit, ends the pass.
 """
 
 import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock._caught import Caught
 from penstock._frozen import frozen
 
 _LOGGER = logging.getLogger("penstock")
@@ -128,7 +130,7 @@ def guarded(observer: Observer) -> Observer:
     """Return an observer that calls the given one and can't break the pipeline.
 
     If the given observer raises an Exception, it is logged once, with its traceback, to the logger "penstock", and the
-    observer is not called again. KeyboardInterrupt and other BaseExceptions pass through.
+    observer is not called again. KeyboardInterrupt, other BaseExceptions and those of signals' handlers pass through.
 
     Example:
         >>> seen = []
@@ -141,10 +143,11 @@ def guarded(observer: Observer) -> Observer:
 
     def observe(event: StageEvent) -> None:
         for each in active:
-            try:
+            with Caught(Exception) as caught:
                 each(event)
-            except Exception:
+            if caught.error is not None:
                 active.clear()
-                _LOGGER.exception("the observer %r raised at %r and is not called again", each, event)
+                text = "the observer %r raised at %r and is not called again"
+                _LOGGER.error(text, each, event, exc_info=caught.taken())
 
     return observe

@@ -336,7 +336,8 @@ def build_pipeline(
             whenever an item fails, from the 100th item on, and at the end. Default 0: the first failure ends the
             pipeline. Stages may have a limit of their own; then their items and failures don't count here.
         statistics: whether to keep statistics for `report`. Default False, which costs nothing.
-        observer: called with each event on the event loop's thread; must be quick. Default None.
+        observer: called with each event, on the event loop's thread, or, for the items of the sink, on the thread that
+            reads; must be quick. Default None.
 
     Returns:
         The pipeline.

@@ -480,8 +480,8 @@ def _failure_from(stage: str, error: BaseException) -> PipelineFailure:
     """Return the failure of a stage whose task has ended with an exception."""
     if isinstance(error, PipelineFailure):
         return without_own_frames(error)
-    if isinstance(error, WorkerError | asyncio.CancelledError):
-        return stage_failure(stage, error)  # a thread can't be started, or user code has cancelled the task
+    if isinstance(error, WorkerError) or not isinstance(error, Exception):
+        return stage_failure(stage, error)  # a thread can't be started, or user code, such as an observer's, ends it
     failure = PipelineFailure(f"stage {stage!r} failed in Penstock itself", stage=stage)
     failure.__cause__ = InternalError(summary_of(error))
     failure.__cause__.__cause__ = error

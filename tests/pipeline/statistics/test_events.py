@@ -1,6 +1,7 @@
 """An observer gets the events of each stage; one that raises is removed. Waits for room are told from busy time."""
 
 import logging
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.pipeline import (
     StageEnded,
     StageStarted,
 )
-from tests.pipeline.running.reading import PATIENCE_SECONDS
+from tests.pipeline.running.reading import PATIENCE_SECONDS, Pass, read_by_for
 
 Event = StageStarted | ItemsDone | ItemDropped | StageEnded
 
@@ -96,6 +97,29 @@ def test_an_observer_that_raises_is_logged_once_and_removed(caplog: pytest.LogCa
     assert record.name == "penstock"
     assert repr(received[1]) in record.getMessage()
     assert "LookupError: no such counter" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [StageStarted, ItemsDone, ItemDropped, StageEnded])
+@pytest.mark.parametrize("stage", ["source", "parse", "sink"])
+def test_an_observer_that_ends_the_program(kind: type[Event], stage: str) -> None:
+    """SystemExit of an observer ends the pass as its cause, unless that has ended; the next pass is complete."""
+    received: list[Event] = []
+
+    def exits(event: Event) -> None:
+        if isinstance(event, kind) and event.stage == stage and not received:
+            received.append(event)
+            sys.exit("enough")
+
+    with parsing().build(num_threads=1, max_failures=2, observer=exits).auto_stop() as pipeline:
+        if (kind, stage) == (ItemsDone, "sink"):  # in the read itself
+            with pytest.raises(SystemExit):
+                list(pipeline.get_iterator(timeout=PATIENCE_SECONDS))
+        else:
+            found = read_by_for(pipeline)
+            cause = None if found.failure is None else found.failure.__cause__
+            assert isinstance(cause, SystemExit) is (bool(received) and kind is not StageEnded)
+            assert cause is not None or found.items == [1, 3]
+        assert read_by_for(pipeline) == Pass([1, 3])
 
 
 async def _elements(items: list[int]) -> AsyncIterator[int]:
