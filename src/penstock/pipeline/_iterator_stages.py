@@ -227,8 +227,7 @@ class GeneratorStage(RunningStage):
         finally:
             pulled.failed = None
             await _close(pulled, self._threads)
-        if pulled.tried:
-            self.learn(pulled.tried, seconds)
+        self.learn(pulled.tried, seconds)
         await self._end_turn(number, pulled.tried)
 
     async def _wait_for_room(self) -> int:

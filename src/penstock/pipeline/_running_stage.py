@@ -356,6 +356,8 @@ class RunningStage(ABC):
 
     def learn(self, items: int, seconds: float) -> None:
         """Update the seconds per item after a call, on which the sizes of chunks and channels depend."""
+        if not items:  # the stage was stopped before the call began one
+            return
         latest = seconds / items
         self.item_seconds = latest if self.item_seconds == 0.0 else (self.item_seconds + latest) / 2
         self.output.slowest_seconds = max(self._input.slowest_seconds, self.item_seconds / self.concurrency)

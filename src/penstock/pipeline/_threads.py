@@ -374,6 +374,8 @@ class Applied:
 
     def __call__(self, call: ThreadCall) -> None:
         """Apply the functions; append the results of the last one to the call's values, except SKIP."""
+        if call.stop.is_set:  # while the call waited for a thread
+            return
         started = perf_counter()
         if len(self._functions) == 1:
             self._apply_one(call, self._functions[0])

@@ -245,6 +245,29 @@ def test_a_stuck_function(where: str) -> None:
         pipeline.stop()
 
 
+@pytest.mark.parametrize("order", ["input", "completion"])
+def test_calls_that_wait_for_a_thread_at_a_stop(order: Any) -> None:
+    """Calls that wait for a thread when the pipeline is stopped begin no item; a stop waits for those that run."""
+    with gate() as calls:
+        stopped = threading.Event()
+
+        def numbers() -> Iterator[int]:
+            try:
+                yield from itertools.count()
+            finally:
+                stopped.set()
+
+        builder = over(Again(numbers)).pipe(waiting(calls), concurrency=8, output_order=order)
+        pipeline = builder.add_sink().build(num_threads=1)
+        pipeline.start()
+        calls.wait_until(lambda now: now.inside == 1)
+        pipeline.stop(wait=False)
+        assert stopped.wait(PATIENCE_SECONDS)
+        calls.open()
+        pipeline.stop(timeout=PATIENCE_SECONDS)
+        assert calls.entered == 1
+
+
 def test_stopped_by_several_threads_at_once() -> None:
     """Several threads may stop the pipeline at the same time; each call returns when the pipeline has ended."""
     barrier = threading.Barrier(4)
