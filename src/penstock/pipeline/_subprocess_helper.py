@@ -16,6 +16,7 @@ a pickle holds their numbers, and the process gets the objects themselves beside
 """
 
 import asyncio
+import ctypes
 import dataclasses
 import io
 import itertools
@@ -65,6 +66,7 @@ _INHERITED: Final[tuple[type[object], ...]] = (
     multiprocessing.synchronize.Event,
     multiprocessing.synchronize.SemLock,
 )
+_CTYPES: Final = cast("type", ctypes.Structure.__base__)  # the base class of all types of ctypes
 _ITEM_CHARACTERS: Final = 200
 _ITEM_PLACE: Final = "[2]"  # of the item in its message
 _TURN_ITEMS: Final = 64  # so many are sent before the event loop does other work
@@ -358,8 +360,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_inherited(value: object) -> bool:
-    # A `RawValue` or `RawArray` is an object of ctypes over multiprocessing's memory.
-    return isinstance(value, _INHERITED) or type(getattr(value, "_wrapper", None)).__module__ == "multiprocessing.heap"
+    if isinstance(value, _CTYPES):  # a `RawValue` or `RawArray` is one over multiprocessing's memory
+        return type(getattr(value, "_wrapper", None)).__module__ == "multiprocessing.heap"
+    return isinstance(value, _INHERITED)
 
 
 def _locks(value: object) -> Iterator[object]:

@@ -73,6 +73,20 @@ class _Shares:
         return item
 
 
+class Settings(dict[str, int]):
+    """A dict whose items are attributes, and whose missing attributes are KeyErrors."""
+
+    def __getattr__(self, name: str) -> int:
+        return self[name]
+
+
+def test_objects_with_attributes_of_their_own() -> None:
+    """An object is sent whatever its `__getattr__` raises, as pickle sends it."""
+    config = PipelineBuilder().add_source([Settings(size=3)]).add_sink().get_config()
+    with run_in_subprocess(config, num_threads=1).auto_stop() as pipeline:
+        assert [dict(each) for each in pipeline] == [{"size": 3}]
+
+
 def test_objects_of_multiprocessing() -> None:
     """A value, an array, a queue, an event and a pipe are the same objects on both sides, after a restart too."""
     context = multiprocessing.get_context("spawn")
