@@ -58,21 +58,20 @@ class Archives:
 
     async def __aiter__(self) -> AsyncIterator[Range]:
         """Yield the ranges; then wait for the outstanding requests."""
-        self.unread = len(self.ranges)
-        self.all_read = asyncio.Event()
+        self.requests = asyncio.Queue[Range]()  # of the ranges that are not read yet
         connector = aiohttp.TCPConnector(limit=AT_ONCE)
         async with aiohttp.ClientSession(connector=connector) as self.session:
             for wanted in self.ranges:
+                self.requests.put_nowait(wanted)
                 yield wanted
-            await self.all_read.wait()
+            await self.requests.join()
 
     async def read(self, wanted: Range) -> tuple[Range, Bytes]:
         """Return a range with its bytes."""
-        body = await self.fetch(wanted)
-        self.unread -= 1
-        if self.unread == 0:
-            self.all_read.set()
-        return wanted, body
+        try:
+            return wanted, await self.fetch(wanted)
+        finally:  # also if it fails
+            self.requests.task_done()
 
     async def fetch(self, wanted: Range) -> Bytes:
         """Return a range's bytes, written from the socket straight into memory of the range's size.
