@@ -47,8 +47,9 @@ from penstock._processes import (
     draw_seeds,
     unpack_error,
 )
-from penstock.errors import ClosedError, UsageError, WorkerError
+from penstock.errors import ClosedError, WorkerError
 from penstock.pipeline._processes._chunks import Answer, ChunkCall, PackedOutcomes, Request, dump, keep, load, serve
+from penstock.pipeline._stages import check_count
 
 _MAX_ATTEMPTS: Final = 3
 _PROGRESS_BYTES: Final = 1 << 16  # the capacity of a pipe; a chunk has fewer items
@@ -82,7 +83,7 @@ class ProcessExecutor:
         initargs: the initializer's arguments, as a tuple.
 
     Raises:
-        UsageError: fewer than one worker, or an unknown start method.
+        UsageError: `max_workers` is less than 1 or no integer, or the start method is unknown.
 
     Example:
         >>> import math
@@ -103,8 +104,7 @@ class ProcessExecutor:
     initargs: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_workers < 1:
-            raise UsageError(f"max_workers must be at least 1; got {self.max_workers!r}")
+        check_count("max_workers", self.max_workers)
         check_start_method(self.start_method)
 
 
