@@ -111,7 +111,7 @@ class ExecutorStage(RunningStage):
         started = perf_counter()
         outcomes: list[Outcome] = []
         with Caught() as caught:
-            outcomes = await _settled(self._remote.send(self._op, items, flatten=self._flatten))
+            outcomes = await _received(self._remote, self._remote.send(self._op, items, flatten=self._flatten))
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.taken()
         if caught.error is not None:  # an error of the executor itself
@@ -151,12 +151,13 @@ class _RemoteGenerator:
         """Return the results of the next step, which runs now."""
         held, self._values = self._values, Values([])
         with Caught() as caught:
-            return self._results(await _settled(self._remote.step(held)))
+            return self._results(await _received(self._remote, self._remote.step(held)))
         while isinstance(caught.error, WorkerError) and self._remote.repeatable and self._attempts < MAX_ATTEMPTS:
             self._attempts += 1
             self._skip = self._received
             with Caught() as caught:
-                return self._results(await _settled(self._remote.send(self._op, [self._item], flatten=True)))
+                sent = self._remote.send(self._op, [self._item], flatten=True)
+                return self._results(await _received(self._remote, sent))
         if isinstance(caught.error, asyncio.CancelledError):
             raise caught.taken()
         return [Failed(self._item, without_own_frames(caught.taken()))]
@@ -190,6 +191,23 @@ def _results_of(item: object, outcome: Outcome) -> Iterable[object]:
             yield from _results_of(item, inner)
     else:
         yield value
+
+
+async def _received(remote: Remote, sent: "Future[list[Outcome]]") -> list[Outcome]:
+    """Return the outcomes of a call; if this is cancelled, close the generator that the call has left open.
+
+    Raises:
+        CancelledError: this was cancelled.
+    """
+    try:
+        return await _settled(sent)
+    except asyncio.CancelledError:
+        outcomes = [] if sent.cancelled() or sent.exception() is not None else sent.result()
+        for _, value in outcomes[-1:]:
+            if isinstance(value, Values) and value.token is not None:
+                with Caught():  # its process may have been ended
+                    await _settled(remote.close(value))
+        raise
 
 
 async def _settled(sent: "Future[T]") -> T:

@@ -215,6 +215,20 @@ def endless(folder: Path, _: object) -> Iterator[int]:
         (folder / "closed").touch()
 
 
+def wait_at_seven(folder: Path, number: int) -> Iterator[int]:
+    """Yield the number; the first time at 7, wait between two named pipes, and make a file at the end."""
+    if number != 7 or (folder / "closed").exists():
+        yield number
+        return
+    try:
+        write_pid(str(folder / "ready"))
+        (folder / "go").read_text()
+        yield number
+        yield number
+    finally:
+        (folder / "closed").touch()
+
+
 def die_once(folder: Path, count: int, at: int, item: int) -> Iterator[tuple[int, int]]:
     """Yield pairs of the item and a number, each in a step of its own; kill the process at one, the first time only."""
     for number in range(count):

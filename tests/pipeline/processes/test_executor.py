@@ -66,7 +66,7 @@ def test_each_item_has_its_outcome(executors: Executors, whose: str) -> None:
         assert any("in refuse_odd" in note for note in error.__notes__)
 
         for op, words in ((ops.refuse_stubbornly, "StubbornError: stubborn 1"), (ops.lock_of, "got lock, which")):
-            (outcome,) = executors.remote(executor, "op").send(op, [1], flatten=False).result()
+            (outcome,) = executors.remote(executor, op.__name__).send(op, [1], flatten=False).result()
             with pytest.raises(WorkerError, match=words):
                 raise ops.error_of(outcome)
         outcomes = outcomes_of(executors.remote(executor, "locks"), ops.lock_of, [2, 1, 4])
@@ -93,6 +93,15 @@ def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
         for each in (one, one, ProcessExecutor(1))
     ]
     assert pids[0] == pids[1] != pids[2]
+
+
+def test_a_function_keeps_its_state_from_pass_to_pass() -> None:
+    """A function is sent to a process once, and not again with each pass; a start after a stop sends it again."""
+    builder = PipelineBuilder().add_source(range(2)).pipe(ops.Counter(), executor=ProcessExecutor(1)).add_sink()
+    pipeline = builder.build(num_threads=1)
+    for _ in range(2):
+        with pipeline.auto_stop():
+            assert [list(pipeline) for _ in range(3)] == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_killed_in_a_call(tmp_path: Path) -> None:

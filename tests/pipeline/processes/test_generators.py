@@ -1,5 +1,6 @@
 """Generators in processes yield their values in steps, as far as there is room, until a stop or a crash."""
 
+import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -24,6 +25,20 @@ def test_values_without_end(tmp_path: Path) -> None:
     assert next(again) == 0
     assert (tmp_path / "closed").exists()
     pipeline.stop(timeout=PATIENCE_SECONDS)
+
+
+def test_a_generator_that_runs_when_its_pass_is_left(tmp_path: Path) -> None:
+    """A generator whose step runs while the next pass begins is closed in its process after that step."""
+    ops.pipe_in(tmp_path)
+    os.mkfifo(tmp_path / "go")
+    builder = over([1, 7]).pipe(partial(ops.wait_at_seven, tmp_path), executor=ProcessExecutor(1))
+    with builder.add_sink().build(num_threads=1).auto_stop() as pipeline:
+        assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 1
+        ops.pid_from(tmp_path)
+        again = pipeline.get_iterator(timeout=PATIENCE_SECONDS)  # ends the pass above
+        (tmp_path / "go").write_text("")
+        assert list(again) == [1, 7]
+    assert (tmp_path / "closed").exists()
 
 
 @pytest.mark.parametrize("order", ["input", "completion"])

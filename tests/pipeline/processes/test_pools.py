@@ -89,12 +89,19 @@ def test_threads_pickle_nothing() -> None:
 
 
 def test_cancelling() -> None:
-    """A call that has not begun can be cancelled."""
+    """A call that has not begun can be cancelled; one that has is waited for."""
     with ThreadPoolExecutor(1) as pool:
-        gate = threading.Event()
-        first = Executors().remote(pool, "here").send(lambda _: gate.wait(), [None], flatten=False)
+        gate, begun = threading.Event(), threading.Event()
+
+        def wait(_: object) -> bool:
+            begun.set()
+            return gate.wait(PATIENCE_SECONDS)
+
+        first = Executors().remote(pool, "here").send(wait, [None], flatten=False)
         second = Executors().remote(pool, "there").send(lambda _: 1, [None], flatten=False)
         assert second.cancel()
+        assert begun.wait(PATIENCE_SECONDS)
+        assert not first.cancel()
         gate.set()
         assert first.result() == [(True, True)]
         assert second.cancelled()

@@ -50,17 +50,18 @@ class Executors:
     def __init__(self, seeds: GlobalSeeds | None = None) -> None:
         self._seeds = seeds
         self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
+        self._stages: dict[str, RemoteStage] = {}  # by name; each pass has the same, so that it sends no function again
 
     def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
         """Return the sender of a stage's items to its executor; start the processes, if they are ours.
 
         Args:
             executor: the stage's.
-            name: of the stage, for errors.
+            name: of the stage; it names the same stage in each pass.
             repeatable: whether an item may be done again where its process died.
 
         Returns:
-            The sender.
+            The sender, which is the same one in each pass if the processes are ours.
 
         Raises:
             UsageError: an initializer can't be pickled.
@@ -78,13 +79,18 @@ class Executors:
             number = len(self._running) if known is None else [*self._running].index(id(executor))
             running = open_processes(executor, f"executor of stage {name!r}", seeds=self._seeds.child(number))
             self._running[id(executor)] = executor, running
-        return RemoteStage(self._running[id(executor)][1], name, repeatable=repeatable)
+        processes = self._running[id(executor)][1]
+        stage = self._stages.get(name)
+        if stage is None or not stage.sends_to(processes):
+            stage = self._stages[name] = RemoteStage(processes, name, repeatable=repeatable)
+        return stage
 
     def close(self) -> None:
         """End our own processes, and drop the calls that they still run."""
         for _, running in self._running.values():
             running.kill()
         self._running.clear()
+        self._stages.clear()
 
 
 class RemoteStage:
@@ -110,6 +116,10 @@ class RemoteStage:
         self.repeatable: bool = repeatable
         self._seeds = seeds
         self._call: ChunkCall | None = None
+
+    def sends_to(self, executor: object) -> bool:
+        """Return whether this is the executor."""
+        return self._executor is executor
 
     def send(self, op: Op, items: Sequence[object], *, flatten: bool) -> Future[list[Outcome]]:
         """Call a function for items, in the executor.
@@ -235,10 +245,21 @@ def explain_death(error: BaseException, name: str) -> BaseException:
     return explained
 
 
-def _cancel_if_cancelled(submitted: "weakref.ref[Future[Any]]", outcomes: Future[Any]) -> None:
-    sent = submitted()
-    if sent is not None and outcomes.cancelled():
-        sent.cancel()
+class _Outcomes(Future[list[Outcome]]):
+    """The future of a chunk's outcomes. Cancelling it cancels the call if that has not begun, and does nothing else."""
+
+    call: "weakref.ref[Future[Any]] | None" = None  # a future keeps its callbacks, so each would hold the other one
+
+    def cancel(self) -> bool:
+        """Return whether the call is cancelled; then so is this."""
+        call = None if self.call is None else self.call()
+        if call is not None:
+            call.cancel()  # its callback cancels this
+        return self.cancelled()
+
+    def follow(self) -> None:
+        """Become cancelled, as the call is."""
+        super().cancel()
 
 
 class _Sending:
@@ -249,18 +270,17 @@ class _Sending:
     """
 
     def __init__(self, submit: Callable[[], Future[Any]]) -> None:
-        self.outcomes: Future[list[Outcome]] = Future()
+        self.outcomes = _Outcomes()
         with Caught() as submitting:
             submitted = submit()
-            # A future keeps its callbacks: without the weak reference each would hold the other one, with its result.
-            self.outcomes.add_done_callback(partial(_cancel_if_cancelled, weakref.ref(submitted)))
+            self.outcomes.call = weakref.ref(submitted)
             submitted.add_done_callback(self._receive)
         if submitting.error is not None:
             self._fail(submitting.taken())
 
     def _receive(self, submitted: Future[Any]) -> None:
         if submitted.cancelled():
-            self.outcomes.cancel()
+            self.outcomes.follow()
             return
         error = submitted.exception()  # not raised here, as its traceback would refer to this call, and so to itself
         if error is not None:
