@@ -53,7 +53,7 @@ from penstock.pipeline._ops import Item, OutT_co
 from penstock.pipeline._outlet import Mark, Outlet
 from penstock.pipeline._stages import check_count, check_max_failures
 from penstock.pipeline._statistics import PipelineReport, Probes
-from penstock.pipeline._tuning import ERROR_STOP_SECONDS, EXIT_SECONDS
+from penstock.pipeline._tuning import ERROR_STOP_SECONDS, EXIT_SECONDS, wait_limit
 
 _END: Final = Mark.END
 _END_OF_PASS: Final = Mark.END_OF_PASS
@@ -105,7 +105,7 @@ class Pipeline(Generic[OutT_co]):
             ('a', 'b')
             >>> pipeline.stop()
         """
-        self._reading.start(timeout)
+        self._reading.start(wait_limit(timeout))
 
     def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
         """Stop the pipeline, in any state: async calls are cancelled, calls in threads run to their end.
@@ -130,7 +130,7 @@ class Pipeline(Generic[OutT_co]):
             0
             >>> pipeline.stop()
         """
-        self._reading.stop(timeout, wait=wait)
+        self._reading.stop(wait_limit(timeout), wait=wait)
 
     def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
@@ -179,7 +179,7 @@ class Pipeline(Generic[OutT_co]):
             EOFError: the pass is over
             >>> pipeline.stop()
         """
-        item: OutT_co = self._reading.read(timeout)
+        item: OutT_co = self._reading.read(wait_limit(timeout))
         return item  # a call between the read and this line would let a signal handler raise, and lose the item
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[OutT_co]:
@@ -204,7 +204,7 @@ class Pipeline(Generic[OutT_co]):
             a
             b
         """
-        return PassIterator(self._reading, timeout)
+        return PassIterator(self._reading, wait_limit(timeout))
 
     def __iter__(self) -> Iterator[OutT_co]:
         """Return an iterator over one pass."""

@@ -28,6 +28,7 @@ from penstock.pipeline._pipeline import build_pipeline
 from penstock.pipeline._statistics._report import PipelineReport
 from penstock.pipeline._subprocess_helper import Sending, Setup, Successors
 from penstock.pipeline._subprocess_runs import Link, Runs
+from penstock.pipeline._tuning import wait_limit
 
 _ITEM: Final = MessageKind.ITEM
 _END_OF_PASS: Final = MessageKind.END_OF_PASS
@@ -143,7 +144,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             WorkerError: the process died before it was ready, or can't rebuild the config.
             TimeoutError: it was not ready in time, and was ended.
         """
-        self._runs.start(timeout)
+        self._runs.start(wait_limit(timeout))
 
     def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
         """End the process, in whatever state it is. Harmless when repeated.
@@ -155,7 +156,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             timeout: how many seconds stages have to end before the process is killed; None, the default, means 5.
             wait: whether to wait until the process has ended. Default True.
         """
-        self._runs.stop(timeout, wait=wait)
+        self._runs.stop(wait_limit(timeout), wait=wait)
 
     def auto_stop(self, *, timeout: float | None = None) -> "AutoStop[OutT_co]":
         """Return a context manager that starts the pipeline and stops it.
@@ -167,7 +168,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             The context manager; its value is the pipeline. At the end of its block an unread failure is raised,
             unless the block itself raised something.
         """
-        return AutoStop(self, self._runs, timeout)
+        return AutoStop(self, self._runs, wait_limit(timeout))
 
     # -- reading
 
@@ -188,7 +189,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             ClosedError: the pipeline was stopped, before or during the call.
         """
         link = self._runs.current()
-        kind, content = link.receive(link.run, timeout)
+        kind, content = link.receive(link.run, wait_limit(timeout))
         if kind is not _ITEM:
             try:
                 over = EOFError("the pass is over")
@@ -218,7 +219,7 @@ class SubprocessPipeline(Generic[OutT_co]):
             UsageError: the config can't be pickled.
             WorkerError: the process died before it was ready, or can't rebuild the config.
         """
-        return PassIterator(self._runs, timeout)
+        return PassIterator(self._runs, wait_limit(timeout))
 
     def __iter__(self) -> Iterator[OutT_co]:
         """Return an iterator over one pass."""

@@ -23,6 +23,7 @@ limits of its channel.
 - `MAX_LISTED`: dropped items that are kept for `Pipeline.dropped`.
 - `ERROR_STOP_SECONDS`: how long `auto_stop` waits for the stages before it raises the error of its block.
 - `EXIT_SECONDS`: how long the end of the program waits for the stages.
+- `LONGEST_WAIT_SECONDS`: the longest timeout, since the system counts its milliseconds in 31 bits.
 """
 
 from typing import Final
@@ -41,6 +42,7 @@ MIN_RATE_ITEMS: Final = 100
 MAX_LISTED: Final = 1_000
 ERROR_STOP_SECONDS: Final = 2.0
 EXIT_SECONDS: Final = 0.5
+LONGEST_WAIT_SECONDS: Final = 2e6
 
 
 def chunk_size(seconds: float, item_seconds: float) -> int:
@@ -50,3 +52,8 @@ def chunk_size(seconds: float, item_seconds: float) -> int:
         From 1 to `MAX_ITEMS`; 1 as long as the time of an item is unknown, which is 0.
     """
     return min(max(int(seconds / max(item_seconds, 1e-9)), 1), MAX_ITEMS) if item_seconds else 1
+
+
+def wait_limit(timeout: float | None) -> float | None:
+    """Return a timeout as seconds that the system can count, also if it is infinite; None for None."""
+    return None if timeout is None else min(max(timeout, 0.0), LONGEST_WAIT_SECONDS)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,13 @@ def test_dropped_items_and_reports() -> None:
         assert stages[-1].items == pipeline.report().stages[-1].items == 3
     with pytest.raises(UsageError, match="statistics"):
         run_in_subprocess(config, num_threads=1).report()
+
+
+def test_a_timeout_that_never_ends() -> None:
+    """A timeout may be infinite."""
+    with started(range(3)).auto_stop(timeout=math.inf) as pipeline:
+        assert pipeline.get_item(timeout=math.inf) == 0
+        assert [*pipeline.get_iterator(timeout=math.inf)] == [0, 1, 2]
 
 
 def test_waits_that_end_early() -> None:

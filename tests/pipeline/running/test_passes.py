@@ -1,6 +1,7 @@
 """Reading by `get_item` and iterators, with timeouts, and the pass that a read belongs to."""
 
 import itertools
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -26,6 +27,17 @@ def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | No
             except EOFError:
                 break
     assert found == [*range(100)]
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e12])
+def test_a_timeout_that_never_ends(timeout: float) -> None:
+    """A timeout may be infinite, or longer than the system can count."""
+    pipeline = build(range(3))
+    assert pipeline.get_item(timeout=timeout) == 0
+    assert [*pipeline.get_iterator(timeout=timeout)] == [0, 1, 2]
+    pipeline.stop(timeout=timeout)
+    with pipeline.auto_stop(timeout=timeout):
+        assert [*pipeline] == [0, 1, 2]
 
 
 def test_an_iterator_with_a_timeout() -> None:
