@@ -100,6 +100,12 @@ class CaughtFailure(Caught):
         return True
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to a user's exception; not if its class refuses to have attributes set, as a frozen dataclass does."""
+    with CaughtFailure():
+        error.add_note(note)
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether an exception must pass at once: Ctrl-C, or that of a signal's handler, in the main thread.
 

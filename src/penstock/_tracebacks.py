@@ -30,7 +30,7 @@ def trim(error: BaseException, *, keeps_first: bool = True) -> None:
             the caller's frame.
     """
     if not raised_by_handler(error):
-        error.__traceback__ = trimmed(error, keeps_first=keeps_first)
+        BaseException.with_traceback(error, trimmed(error, keeps_first=keeps_first))  # a subclass may refuse attributes
 
 
 def raise_caught(error: BaseException) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,17 @@ class DecodeError(Exception):
     def __init__(self, name: str, offset: int) -> None:
         super().__init__(name, offset)
         self.offset = offset
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """An exception that refuses to have attributes set."""
+
+
+def frozen(number: int) -> None:
+    """Raise such an exception for one number."""
+    if number == BAD:
+        raise FrozenError
 
 
 def bad(number: int) -> None:

@@ -20,10 +20,12 @@ from tests.loader.sent_functions import (
     CheckedBlocks,
     CheckedSource,
     DecodeError,
+    FrozenError,
     NestedSource,
     ReplacingSource,
     SortingSource,
     bad,
+    frozen,
     ragged,
     stop,
 )
@@ -123,6 +125,16 @@ def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> N
         if "in order" not in name:
             loader.seek(STEP + 1)
             assert [batch.tolist() for batch in loader] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP + 1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [*(place_of(place, name) for place in WORKERS for name in NOTES), place_of("isolated processes", "map")],
+)
+def test_an_exception_that_refuses_a_note_is_raised_unchanged(name: str, place: dict[str, Any]) -> None:
+    """An exception keeps its type if its class lets no attribute be set, as a frozen dataclass; it has no note then."""
+    with ps.Loader(failing(frozen)[name], **place) as loader, pytest.raises(FrozenError):
+        list(loader)
 
 
 def test_the_frames_between_the_program_and_its_function_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:

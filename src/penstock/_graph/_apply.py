@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never, cast
 
-from penstock._caught import Caught, CaughtFailure, raised_by_handler
+from penstock._caught import Caught, CaughtFailure, add_note, raised_by_handler
 from penstock._frozen import frozen
 from penstock._graph._coordinates import SeedPosition, SeedPositions, describe_record, indices, locate, seed_position
 from penstock._graph._global_draws import GlobalDraws
@@ -371,7 +371,7 @@ def after_error(step: Map, error: Exception, location: Location, context: Contex
     """Follow the step's `on_error`: raise with a note, drop the element, or return the element of another position."""
     match step.on_error:
         case "raise":
-            error.add_note(whereabouts(step, location))
+            add_note(error, whereabouts(step, location))
             try:
                 raise error
             finally:
@@ -381,7 +381,7 @@ def after_error(step: Map, error: Exception, location: Location, context: Contex
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
             if budget is not None and context.substituted(step.name, *location.seed[:2]) >= budget:
-                error.add_note(f"{whereabouts(step, location)}; the budget of {budget} substitutions is used up")
+                add_note(error, f"{whereabouts(step, location)}; the budget of {budget} substitutions is used up")
                 try:
                     raise error
                 finally:
@@ -405,7 +405,7 @@ def _substitute(
         except Exception as error:
             if attempt + 1 < attempts and not raised_by_handler(error):
                 continue
-            error.add_note(f"{whereabouts(step, location)}; {attempts} substitutes failed too")
+            add_note(error, f"{whereabouts(step, location)}; {attempts} substitutes failed too")
             raise
         key = location_of(step.parent, location.epoch, position).key
         context.report(Substituted(step.name, *_where(location), reason, position, key))

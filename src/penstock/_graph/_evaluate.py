@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 
-from penstock._caught import raised_by_handler
+from penstock._caught import add_note, raised_by_handler
 from penstock._graph._apply import Context, Location, apply_one, location_of, whereabouts
 from penstock._graph._coordinates import row_seed_position
 from penstock._graph._nodes import (
@@ -112,7 +112,7 @@ def keeps(step: Filter, element: Element, location: Location) -> bool:
     try:
         return bool(step.predicate(element))
     except Exception as error:
-        error.add_note(whereabouts(step, location))
+        add_note(error, whereabouts(step, location))
         raise
 
 

@@ -31,7 +31,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self
 
-from penstock._caught import ended_wait, raised_by_handler
+from penstock._caught import add_note, ended_wait, raised_by_handler
 from penstock._dataset import T_co
 from penstock._loader._hints import WaitHints
 from penstock._loader._progress import Progress
@@ -348,7 +348,7 @@ class LoaderIterator(Generic[T_co]):
 def _add_note(error: Exception, unit: Unit) -> None:
     note = f"while making the batch of step {unit.step}: epoch {unit.epoch}, from position {unit.position} on"
     if note not in getattr(error, "__notes__", ()):  # the same object may be raised repeatedly
-        error.add_note(note)
+        add_note(error, note)
 
 
 class AsyncLoaderIterator(Generic[T_co]):

@@ -25,7 +25,7 @@ import sys
 import traceback
 from typing import Final, TypeVar, cast
 
-from penstock._caught import Caught, CaughtFailure
+from penstock._caught import Caught, CaughtFailure, add_note
 from penstock._frozen import frozen
 from penstock._pickles import pickler
 from penstock._tracebacks import trimmed
@@ -114,14 +114,14 @@ def without_frames(error: Raised, place: str) -> Raised:
     notes[:] = [note for note in notes if not note.startswith(place)]  # of the same object, raised before
     if isinstance(error, InternalError) or not isinstance(error, PenstockError):
         _, text = _texts(error, Exception)
-        error.add_note(f"{place} process {os.getpid()}:\n{text}")
+        add_note(error, f"{place} process {os.getpid()}:\n{text}")
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
     while chain:
         each = chain.pop()
         if each is not None and id(each) not in seen:
             seen.add(id(each))
-            each.__traceback__ = None
+            BaseException.with_traceback(each, None)  # a subclass may refuse to have attributes set
             chain += [each.__cause__, each.__context__]
             if isinstance(each, BaseExceptionGroup):
                 chain += cast("BaseExceptionGroup[BaseException]", each).exceptions
@@ -174,6 +174,5 @@ def _unpack(packed: PackedError, kind: type[Raised], replacement: Exception | No
     if packed.cause is not None:
         error.__cause__ = unpack_raised(packed.cause)
     if packed.traceback:
-        with CaughtFailure():  # its class may refuse to have attributes set, as a frozen dataclass does
-            error.add_note(f"{place} process {packed.pid}:\n{packed.traceback}")
+        add_note(error, f"{place} process {packed.pid}:\n{packed.traceback}")
     return error

@@ -44,7 +44,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
-from penstock._caught import Caught, CaughtFailure
+from penstock._caught import Caught, CaughtFailure, add_note
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
@@ -165,7 +165,7 @@ class Client:
         try:
             worker_init(self.plan.num_workers)
         except Exception as error:
-            error.add_note("in worker_init, which prepares the thread that computes work of the workers")
+            add_note(error, "in worker_init, which prepares the thread that computes work of the workers")
             raise
         self._prepared.is_done = True
 
@@ -709,7 +709,7 @@ class Scheduler:
         with Caught() as caught:
             worker_init(number)
         if caught.error is not None:  # the consumer raises it, instead of returning a batch
-            caught.error.add_note(f"in worker_init of worker {number}")
+            add_note(caught.error, f"in worker_init of worker {number}")
             self._worker_error = caught.taken()
 
     def _run(self, armed: Armed, claim: Claim, number: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from penstock._caught import add_note
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, Remainder, function_name
 from penstock._streaming._fold import Folding, FoldStage
@@ -113,7 +114,7 @@ class Bucket(Folding):
         try:
             return self.bucketing.bucket(element)
         except Exception as error:
-            error.add_note(where_read("bucket()", location(*where)))
+            add_note(error, where_read("bucket()", location(*where)))
             raise
 
     def run(self, stage: FoldStage, token: Token) -> Iterator[Chunk]:

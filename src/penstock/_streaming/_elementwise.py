@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from penstock._caught import CaughtFailure, is_interrupt
+from penstock._caught import CaughtFailure, add_note, is_interrupt
 from penstock._decisions import FUNCTION_ELEMENTS, PARENT_ELEMENTS, Decision, decide
 from penstock._frozen import frozen
 from penstock._graph import (
@@ -165,7 +165,7 @@ class FilterStage(SameTokenStage):
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                error.add_note(whereabouts(self.step, locations.at(index)))
+                add_note(error, whereabouts(self.step, locations.at(index)))
                 self.context.filtered(self.step, len(kept), index - len(kept))
                 yield _only(chunk, kept)
                 raise

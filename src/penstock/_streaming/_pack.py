@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._caught import ends_generator
+from penstock._caught import add_note, ends_generator
 from penstock._decisions import PACK_DOCUMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, row_seed_position
@@ -94,7 +94,7 @@ class Pack(Folding):
                 form = form or form_of(packing, document)
                 lengths = tuple(np.atleast_1d(lengths_of(packing, form, documents_of(form, [document]))[0]).tolist())
             except GraphError as error:
-                error.add_note(where_read("pack()", location))
+                add_note(error, where_read("pack()", location))
                 raise
             for piece in _pieces(packing, document, location, lengths):
                 for sequence in place_piece(packing, rooms, opened, piece):
@@ -132,7 +132,7 @@ class Pack(Folding):
             try:
                 chunks = packer.pack(intake.one(number))
             except GraphError as error:
-                error.add_note(where_read("pack()", stage.location(intake.provenance, number)))
+                add_note(error, where_read("pack()", stage.location(intake.provenance, number)))
                 raise
             yield from chunks
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock._caught import Caught, ends_generator
+from penstock._caught import Caught, add_note, ends_generator
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
@@ -259,7 +259,7 @@ def read(step: Stream, epoch: int, snapshot: Token) -> Iterator[tuple[int, Eleme
             except StopIteration:
                 break
             except Exception as error:
-                error.add_note(f"in {name_of(step.iterable)} at epoch {epoch}, element {at}")
+                add_note(error, f"in {name_of(step.iterable)} at epoch {epoch}, element {at}")
                 raise
             yield at, element, newest
             at += 1

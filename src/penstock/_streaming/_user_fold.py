@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
-from penstock._caught import is_interrupt
+from penstock._caught import add_note, is_interrupt
 from penstock._decisions import COMBINED_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, flushed_ordinal, nested_ordinal, row_seed_position, whereabouts_of
@@ -165,7 +165,7 @@ class CheckedCombiner:
             given = self._listed("add", self._made.add(element))
             self.held = self._held(self.held) if self.counts else self.held + 1
         except Exception as error:
-            error.add_note(self._whereabouts(location()))
+            add_note(error, self._whereabouts(location()))
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
@@ -176,7 +176,7 @@ class CheckedCombiner:
         try:
             return self._listed("flush", self._made.flush())
         except Exception as error:
-            error.add_note(f"{self._whereabouts(location())}, the last element before flush()")
+            add_note(error, f"{self._whereabouts(location())}, the last element before flush()")
             if isinstance(error, StopIteration):
                 raise self._stop_error(error) from error
             raise
@@ -215,7 +215,7 @@ class CheckedCombiner:
     def _stop_error(self, cause: StopIteration) -> RuntimeError:
         error = RuntimeError(f"the object of step {self._step.name!r} raised StopIteration")
         for note in cause.__notes__:
-            error.add_note(note)
+            add_note(error, note)
         return error
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock._caught import add_note
 from penstock._frozen import frozen
 from penstock._tensors import has_numpy_dtype, is_tensor
 from penstock._tree import Element, flatten, is_container, is_masked, leaf_paths, subject, unflatten
@@ -135,7 +136,9 @@ def values_of(leaves: list[Any], paths: tuple[str, ...], row: int | None = None)
             _reject_leaf(error, path, row)
         except Exception as error:
             where = subject(path) if row is None else f"{subject(path)} of row {row}"
-            error.add_note(f"This was raised by {where}, a {type(leaf).__qualname__}, as it was converted to an array.")
+            add_note(
+                error, f"This was raised by {where}, a {type(leaf).__qualname__}, as it was converted to an array."
+            )
             raise
     return values
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, assert_never, overload
 
-from penstock._caught import Caught, CaughtFailure
+from penstock._caught import Caught, add_note
 from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
 from penstock.concurrency._places import ProcessPlace, TaskPlace, ThreadPlace, pickled_factory
 from penstock.concurrency._worker import AsyncWorker, Place, Worker, for_a_future, is_own_cancellation
@@ -285,7 +285,7 @@ class WorkerPool(Generic[Job, Result]):
     def _fail(self, error: BaseException, where: str) -> None:
         if error is self._error:
             return  # every call to a dead process raises the same error
-        _add_note(error, f"In {where} of the pool")
+        add_note(error, f"In {where} of the pool")
         if self._error is None:
             self._error, self._traceback = error, error.__traceback__
         self._dismiss()
@@ -333,7 +333,7 @@ class WorkerPool(Generic[Job, Result]):
             return
         error = self._accept(member, caught.error, where)
         if self._error is not None and error is not self._error:  # no future reports it
-            _add_note(self._error, f"Later, in {where}: {''.join(traceback.format_exception_only(error)).rstrip()}")
+            add_note(self._error, f"Later, in {where}: {''.join(traceback.format_exception_only(error)).rstrip()}")
         self._end_program(error)
 
     async def _do_next(self, place: Place[Job, Result], member: _Member[Job, Result]) -> bool:
@@ -407,11 +407,6 @@ def _current_task() -> "asyncio.Task[Any] | None":
     with suppress(RuntimeError):  # no loop runs
         return asyncio.current_task()
     return None
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    with CaughtFailure():  # its class may refuse to have attributes set, as a frozen dataclass does
-        error.add_note(note)
 
 
 def _comes_from(error: BaseException | None, origin: BaseException) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from penstock._caught import raised_by_handler
+from penstock._caught import add_note, raised_by_handler
 from penstock._independent import share_at_a_glance
 from penstock._tree import flatten
 from penstock.errors import InternalError, SourceError
@@ -196,7 +196,7 @@ def _read_block(source: Source, read: Callable[[Keys], list[Record]], keys: Keys
     records = [_read_one(source, read, keys[i : i + 1]) for i in range(len(keys))]
     if is_transient(block_error):
         return records
-    block_error.add_note(f"while reading {len(keys)} keys at once from {name_of(source)}; each can be read alone")
+    add_note(block_error, f"while reading {len(keys)} keys at once from {name_of(source)}; each can be read alone")
     raise block_error
 
 
@@ -352,4 +352,4 @@ def _add_key(source: Source, key: int, error: Exception) -> None:
             keys=[key],
         ) from error
     if not (isinstance(error, SourceError) and error.keys):  # errors of our own sources name the key already
-        error.add_note(f"while reading {describe_key(source, key)} of {name}")
+        add_note(error, f"while reading {describe_key(source, key)} of {name}")
