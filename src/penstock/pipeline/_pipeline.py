@@ -312,7 +312,8 @@ class AutoStop(Generic[OutT_co]):
         """Stop while an error leaves the block; a function that hangs must not delay the error for ever."""
         seconds = ERROR_STOP_SECONDS if self._timeout is None else self._timeout
         try:
-            self._pipeline.stop(timeout=seconds)
+            with suppress(UsageError):  # a forked child leaves the block, where nothing of the pipeline runs
+                self._pipeline.stop(timeout=seconds)
         except TimeoutError:
             _logger.warning("a function of %r still runs %s s after %s", self._pipeline, seconds, repr(error))
 

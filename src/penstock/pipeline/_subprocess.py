@@ -13,6 +13,7 @@ Its states are those of `Pipeline`, with a process in the place of the thread. G
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from fractions import Fraction
 from types import TracebackType
 from typing import Final, Generic, Self
@@ -281,8 +282,12 @@ class AutoStop(Generic[OutT_co]):
         return self._pipeline
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None:
+            with suppress(UsageError):  # a forked child leaves the block, where nothing of the pipeline runs
+                self._runs.stop(self._timeout)
+            return
         failure = self._runs.stop(self._timeout)
-        if error is None and failure is not None:
+        if failure is not None:
             try:
                 raise failure
             finally:

@@ -111,6 +111,24 @@ def test_a_forked_child(built: str) -> None:
     assert outcome(program) == (0, f"[0, 1]\n{refused}[0, 1, 2, 3]\n7\n2\n[0, 1, 2]\n", "")
 
 
+@POSIX
+@pytest.mark.parametrize("how", ["build().auto_stop()", "run_in_subprocess(config, num_threads=1).auto_stop()"])
+def test_a_forked_child_leaves_the_block(how: str) -> None:
+    """A child that leaves the block of its parent's pipeline by an exception raises that one."""
+    program = f"""
+    from penstock.pipeline import run_in_subprocess
+    config = PipelineBuilder().add_source(range(3)).add_sink().get_config()
+    with {how} as pipeline:
+        print(pipeline.get_item(), flush=True)
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(pipeline.get_item())
+    """
+    assert outcome(program) == (0, "0\n7\n1\n", "")
+
+
 READS = {
     "for": "for item in pipeline: note(item)",
     "get_item": "while True: note(pipeline.get_item())",
