@@ -30,6 +30,7 @@ Private regions are for the threads of one process (`Memory.allocate`), shared o
 the last process that does.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -198,6 +199,27 @@ class Memory:
     def returned(self) -> int:
         """The number of them that were dropped."""
         return self._returns.returned
+
+
+_forks: Final = [0]
+
+
+def forks() -> int:
+    """Return a number that has grown if this process was forked since: the child then maps what was leased before.
+
+    Private memory is copied when one of the two processes writes to it. Of shared memory the child sees what is written
+    there later, so a region that it may have views of must not be written to again.
+    """
+    return _forks[0]
+
+
+def _note_fork() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    # Twice: other threads may lease memory right before the fork, and return some right after it.
+    os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)
 
 
 def keep_memory_of_blocks() -> None:

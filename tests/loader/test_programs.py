@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("forked_programs")
 STRIDE = 1 if IS_LONG else 11  # of the interrupted instructions
 
 PREAMBLE = """
-import asyncio, os, signal, sys, threading, warnings
+import asyncio, functools, os, signal, sys, threading, warnings
 import numpy as np
 import penstock as ps
 from tests.loader.placing.loaders import PlacedByThread
@@ -262,6 +262,32 @@ def test_a_fork_can_not_use_the_processes_of_a_loader() -> None:
         """
     )
     assert ended == (0, "True\nTrue\nTrue\n7 [8, 9, 10, 11] [8, 9, 10, 11]\n400\n", "")
+
+
+@FORKS
+@LINUX
+def test_a_fork_keeps_the_batches_that_it_has() -> None:
+    """A forked child has its batch of worker processes as it was, though the parent drops it and reads on."""
+    ended = run(
+        """
+        rows = ps.range(400).map(functools.partial(np.full, 20_000))
+        for dataset in (rows.batch(1), rows.batch(1).map(abs), rows):
+            batches = iter(ps.Loader(dataset, num_workers=1, workers="processes"))
+            batch = next(batches)
+            waits, goes = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(goes)
+                os.read(waits, 1)
+                print(batch.min(), batch.max(), flush=True)
+                os._exit(0)
+            for _ in range(40):
+                batch = next(batches)
+            os.close(goes)
+            os.waitpid(child, 0)
+        """
+    )
+    assert ended == (0, "0 0\n" * 3, "")
 
 
 LOOP = """

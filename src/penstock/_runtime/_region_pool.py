@@ -3,7 +3,7 @@
 import sys
 from typing import Final
 
-from penstock._memory import Region
+from penstock._memory import Region, forks
 
 ANY_SIZE: Final = sys.maxsize
 """The largest size of a region where all are small enough."""
@@ -17,6 +17,7 @@ class RegionPool:
         """The number of idle regions that are worth keeping."""
         self._leased: dict[int, Region] = {}
         self._used: dict[int, int] = {}  # bytes in use of each
+        self._forks: dict[int, int] = {}  # before each was leased
         self._idle: list[Region] = []
         self._jobs = 0  # that were delivered
         self._delivered: dict[int, int] = {}  # for leased regions of delivered jobs: the jobs delivered before
@@ -46,6 +47,7 @@ class RegionPool:
         """Record that a region is leased to a job."""
         self._leased[number] = region
         self._used[number] = len(region)
+        self._forks[number] = forks()
 
     def use(self, number: int, used_bytes: int) -> None:
         """Record how many bytes of a job's region are in use."""
@@ -65,11 +67,18 @@ class RegionPool:
         """
         return sum(before < self._jobs - newest for before in self._delivered.values())
 
-    def take_back(self, number: int) -> None:
-        """Record that a job's region is idle again."""
-        self._idle.append(self._leased.pop(number))
+    def take_back(self, number: int) -> list[Region]:
+        """Record that a job's region is idle again; remove and return it if the process was forked meanwhile.
+
+        The child may have the batches in it, and would see what is written there next.
+        """
+        region = self._leased.pop(number)
         del self._used[number]
         self._delivered.pop(number, None)
+        if self._forks.pop(number) != forks():
+            return [region]
+        self._idle.append(region)
+        return []
 
     def oldest(self) -> list[Region]:
         """Remove and return the region that has been idle for longest, if there is any."""

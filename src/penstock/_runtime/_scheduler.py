@@ -468,8 +468,7 @@ class Scheduler:
                 self.retire(slot)
         for number in self._memory.released():
             region_pool = self._pools.pop(number)
-            region_pool.take_back(number)
-            self._discard(region_pool.spare())
+            self._discard([*region_pool.take_back(number), *region_pool.spare()])
 
     def arm(self, client: Client, job: Job[Work]) -> int:
         """Put a client's job into a slot for the workers; return the slot.
