@@ -494,11 +494,13 @@ def is_masked(leaf: object) -> bool:
 
 
 def leaf_bytes(leaf: object) -> int:
-    """Return how large a leaf of a batch is; 0 if it doesn't say, as sparse tensors."""
-    try:
-        return len(leaf) if isinstance(leaf, bytes | str) else int(getattr(leaf, "nbytes", 0))
-    except RuntimeError:
-        return 0
+    """Return how large a leaf of a batch is; 0 if it doesn't say, as sparse tensors and most objects."""
+    if isinstance(leaf, bytes | str):
+        return len(leaf)
+    size: object = 0
+    with Caught(Exception):  # the object's own code may raise anything
+        size = getattr(leaf, "nbytes", 0)
+    return size if isinstance(size, int) else 0  # it may be a method, or a column of that name
 
 
 def element_bytes(element: object, size_of: Callable[[object], int] = leaf_bytes, most_items: int = sys.maxsize) -> int:

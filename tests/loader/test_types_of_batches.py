@@ -10,6 +10,7 @@ from tests.equivalence.kinds import as_array, is_dict, is_list_or_tuple, is_nump
 from tests.loader.user_types import (
     KINDS,
     Attributes,
+    Blob,
     Brightened,
     Numbers,
     Packed,
@@ -56,6 +57,7 @@ DATASETS: dict[str, ps.Dataset[Any]] = {
     "in order": ps.range(12).map(brightened).filter(bool).batch(2).map(lambda batch: batch),
     "elements with more": ps.range(2).map(with_more),
     "rows with a constructor": ps.range(12).map(widened).batch(2),
+    "objects with other attributes than arrays": ps.range(4).map(Blob),
     "elements in another byte order": ps.range(8).map(in_another_byte_order),
     "rows in another byte order": ps.range(8).map(in_another_byte_order).batch(2),
     "elements with gaps": ps.range(24).map(padded),

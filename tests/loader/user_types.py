@@ -78,6 +78,17 @@ def in_another_byte_order(number: int) -> list[Any]:
     return [*strided, {None: table.astype(">M8[Y]"), 1: table[0, 0, ...].astype(">M8[s]"), 2: table[:0].astype(">f4")}]
 
 
+class Blob:
+    """An object that is no array, and has a method of the name of an array's attribute."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def nbytes(self) -> int:
+        """Return the number."""
+        return self.number
+
+
 class Numbers:
     """A function that makes an element of a number."""
 

@@ -30,6 +30,7 @@ Guarantees:
 import os
 import pickle
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,6 +58,7 @@ from penstock._processes import (
 )
 from penstock._runtime._batches import StepRange
 from penstock._runtime._chunk_sizes import units_per_job
+from penstock._runtime._jobs import own_bytes
 from penstock._runtime._policy import (
     KEPT_MESSAGES,
     MAX_MESSAGE_BATCHES,
@@ -70,7 +72,6 @@ from penstock._runtime._shared_values import read
 from penstock._runtime._streams import EndOfEpoch, Stream
 from penstock._runtime._worker_processes import Inherited
 from penstock._streaming import Token, made_token
-from penstock._tree import element_bytes
 from penstock.errors import ClosedError, PeerError, PenstockError, UsageError, WorkerError
 from penstock.events import Event
 from penstock.transport import Arena, Sender, Steps
@@ -484,7 +485,7 @@ class _Helper:
         try:
             slots = self._run_steps(lambda: self._sender.sending(message))
         except UsageError as error:
-            size, most = sum(map(element_bytes, batches)), self._sender.arena.max_bytes
+            size, most = sum(own_bytes(batch, sys.maxsize) for batch in batches), self._sender.arena.max_bytes
             if most is None or size <= most:
                 raise
             raise UsageError(
@@ -566,7 +567,7 @@ class Outbox:
     def add(self, batch: Element, token: Token) -> None:
         self._batches.append(batch)
         self._reports.append(self._report(token))
-        size_bytes = element_bytes(batch)
+        size_bytes = own_bytes(batch, sys.maxsize)
         self._bytes += size_bytes
         self._last_bytes = size_bytes
         self._has_large |= size_bytes >= SHARED_BYTES
