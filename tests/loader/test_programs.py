@@ -290,6 +290,28 @@ def test_a_fork_keeps_the_batches_that_it_has() -> None:
     assert ended == (0, "0 0\n" * 3, "")
 
 
+@LINUX
+def test_an_error_for_lack_of_descriptors_names_kept_batches() -> None:
+    """A program that keeps more large batches of worker processes than it may have descriptors learns the remedy."""
+    ended = run(
+        """
+        import resource
+        warnings.simplefilter("ignore")
+        loader = ps.Loader(ps.range(400).map(functools.partial(np.full, 1 << 18)), num_workers=1, workers="processes")
+        batches = iter(loader)
+        kept = [next(batches) for _ in range(9)]
+        most = len(os.listdir("/proc/self/fd")) + 9
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        try:
+            kept.extend(batches)
+        except OSError as error:
+            text = " ".join([str(error), *error.__notes__])
+            print("ulimit -n" in text, "keep" in text)
+        """
+    )
+    assert (ended.returncode, ended.stdout) == (0, "True True\n"), ended
+
+
 LOOP = """
 signal.signal(signal.SIGINT, signal.default_int_handler)
 late = threading.Event()

@@ -328,8 +328,9 @@ class WorkerProcesses:
         if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             error.add_note(
-                f"{self._count} worker processes take about {_DESCRIPTORS_EACH * self._count} descriptors, and this "
-                f"program may have {files} open: raise the limit (ulimit -n), or take fewer workers"
+                f"{self._count} worker processes take about {_DESCRIPTORS_EACH * self._count} descriptors, and a large "
+                f"batch that you keep takes one; this program may have {files} open: raise the limit (ulimit -n), keep "
+                "fewer batches or pass copy=True, or take fewer workers"
             )
 
     def _send(self, child: "ChildProcess", numbers: list[int]) -> None:
