@@ -118,6 +118,24 @@ def test_only_the_frames_of_a_window_are_read() -> None:
     assert second["state"].min() >= 0
 
 
+@pytest.mark.parametrize("episode", [[1, 2, 3, 4], range(4), {"state": [[1], [2], [3], [4]]}, "abcd"])
+def test_an_episode_without_an_array_is_an_error(episode: object) -> None:
+    """Each window of lists would be the whole episode; so would be one that is padded, of a source that reads spans."""
+
+    class Spans(list[object]):
+        def read_spans(self, keys: list[int], *spans: object) -> list[object]:
+            del spans
+            return [self[key] for key in keys]
+
+    windows = ps.read([episode]).windows(2, 2, lengths=[4])
+    with pytest.raises(GraphError, match=r"the element at position 0, a .*, has none\. Convert its lists of frames"):
+        windows[1]
+    with pytest.raises(GraphError, match="has none"):
+        list(ps.Loader(windows.batch(2)))
+    with pytest.raises(GraphError, match="has none"):
+        ps.read(Spans([episode])).windows(3, 3, lengths=[4], partial="pad")[1]
+
+
 def test_arrays_without_frames_are_an_error() -> None:
     """An array with another first axis is named, with both lengths; numbers and text pass."""
     element = {"x": np.zeros(4), "name": "a", "goal": np.zeros(3)}

@@ -138,6 +138,7 @@ def _cut_window(step: Windows, episode: Element, span: Span) -> Element:
             _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
             # A view would keep the whole episode in memory, and share frames with overlapping windows.
             cut[index] = array[span.start : span.stop].copy()
+    _need_arrays(leaves, episode, span)
     return _finished_window(step, unflatten(structure, cut), span)
 
 
@@ -156,6 +157,8 @@ def _finished_window(step: Windows, window: Element, span: Span) -> Element:
         if array is not None:
             _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
             padded[index] = array if frames == total else np.concatenate([array, *[array[-1:]] * (total - frames)])
+    if frames != total:
+        _need_arrays(leaves, window, span)
     window = unflatten(structure, padded)
     return window if step.mask is None else add_mask(window, step.mask, frames, total, "window")
 
@@ -166,6 +169,19 @@ def _frames_of(leaf: object) -> NDArray[Any] | None:
         return leaf
     has_frames = hasattr(type(leaf), "__array__") and not isinstance(leaf, np.generic)
     return np.asarray(leaf) if has_frames else None
+
+
+def _need_arrays(leaves: list[Any], element: Element, span: Span) -> None:
+    """Check that an element has an array of frames: a list of them would be in each window as a whole.
+
+    Raises:
+        GraphError: it has none.
+    """
+    if all(_frames_of(leaf) is None for leaf in leaves):
+        raise GraphError(
+            f"windows() cuts arrays along their first axis, the frames; the element at position {span.episode}, a "
+            f"{type(element).__qualname__}, has none. Convert its lists of frames to arrays in a map below windows()."
+        )
 
 
 def _check_frames(array: NDArray[Any], expected: int, path: str, episode: int) -> None:
