@@ -301,8 +301,10 @@ def test_a_script_shows_its_own_loader(capsys: Output, monkeypatch: pytest.Monke
     assert all(re.match(r"epoch 0, step \d+ \(\d+%\); [0-9.]+ batches/s; waiting \d+%", line) for line in lines)
     assert re.match(r"epoch 0, step 80 \(100%\); ", last)
     assert last.endswith("limit: the consumer")
-    with pytest.raises(ps.errors.UsageError, match="interval must be above 0"):
-        loader.watch(interval=0)
+    wrong: list[Any] = [0, -1, "1", None, True, float("nan"), float("inf")]
+    for interval in wrong:
+        with pytest.raises(ps.errors.UsageError, match="interval must be a number above 0 and at most 1,000,000"):
+            loader.watch(interval)
     monkeypatch.setattr(sys, "stderr", None)
     with ps.Loader(ps.range(8).batch(4)) as loader, loader.watch():
         assert len(list(loader)) == 2

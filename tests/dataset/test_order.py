@@ -1,6 +1,7 @@
 """The verbs that change the order or the choice of elements."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -132,3 +133,16 @@ def test_random_maps_above_a_repeated_order() -> None:
         fixed.cache().random_map(noisy),
     ):
         assert not set(varying.epoch(0)) & set(varying.epoch(1))
+
+
+def test_a_schedule_takes_positions_of_any_type_of_integers() -> None:
+    """Also such that a dict finds by identity alone, as tensors of torch."""
+
+    class Position:
+        def __index__(self) -> int:
+            return 4
+
+    parts = {"a": ps.range(10), "b": ps.range(100, 110)}
+    schedules: list[dict[Any, dict[str, float]]] = [{0: {"a": 1}, at: {"b": 1}} for at in (4, Position())]
+    first, second = (list(ps.mix(parts, schedule)) for schedule in schedules)
+    assert first == second == [*range(4), *range(100, 110)]

@@ -163,3 +163,15 @@ def test_another_users_program_is_refused() -> None:
     """)
     assert ended.returncode == 2, ended.stderr
     assert f"process {os.getpid()} is another user's, or protected" in ended.stderr
+
+
+def test_a_step_may_be_a_number_of_any_type() -> None:
+    """Also one that has no text with separators, as a tensor of one number."""
+
+    class Step:
+        def __index__(self) -> int:
+            return 1234
+
+    step: Any = Step()
+    loader = ps.Loader(ps.range(8).batch(4))
+    assert str(loader.look(step)) == str(loader.look(1234))

@@ -288,11 +288,13 @@ def _schedule(names: tuple[str, ...], weights: object) -> Schedule:
             f"weights must be a dict with a weight for each name, or such dicts by position; or, if the datasets are a "
             f"list, a list of weights; got {weights!r}"
         )
-    by_position = {0: weights} if all(isinstance(key, str) for key in weights) else weights
-    starts = [need_count("schedule position", start) for start in by_position]
-    if 0 not in starts:
-        raise UsageError(f"a schedule must have the weights from position 0 on; its positions are {sorted(starts)}")
-    return tuple(sorted((start, _at_start(names, by_position[start])) for start in starts))
+    given = {0: weights} if all(isinstance(key, str) for key in weights) else weights
+    by_position = {need_count("schedule position", start): each for start, each in given.items()}
+    if 0 not in by_position:
+        raise UsageError(
+            f"a schedule must have the weights from position 0 on; its positions are {sorted(by_position)}"
+        )
+    return tuple(sorted((start, _at_start(names, each)) for start, each in by_position.items()))
 
 
 def _at_start(names: tuple[str, ...], weights: object) -> tuple[int, ...]:

@@ -525,7 +525,8 @@ class Loader(NotesErrors, Generic[T_co]):
               ['n']     3
               ['half']  1.5
         """
-        step_range = self._progress.step_range(need_count("step", step))
+        step = need_count("step", step)
+        step_range = self._progress.step_range(step)
         try:
             batch, origins, stages = self._runtime.looked_at(
                 step_range, None if row is None else need_count("row", row)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from numbers import Real
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +17,7 @@ from penstock.observe._live import Window, cut, report_between, summary
 from penstock.observe._sums import Sums
 
 _REDRAWN_SECONDS: Final = 1.0
+_MAX_SECONDS: Final = 1_000_000  # the system refuses much longer waits
 
 
 class Watch:
@@ -30,7 +32,7 @@ class Watch:
         ...     batches = list(loader)
     """
 
-    def __init__(self, read: Callable[[], Seen | None], interval: float) -> None:
+    def __init__(self, read: Callable[[], Seen | None], interval: object) -> None:
         """Make one that doesn't show anything yet.
 
         Args:
@@ -38,14 +40,17 @@ class Watch:
             interval: the seconds from one line to the next, where there is no terminal.
 
         Raises:
-            UsageError: `interval` isn't above 0.
+            UsageError: `interval` isn't a number above 0, or more than the system waits.
         """
-        if not interval > 0:
-            raise UsageError(f"interval must be above 0, the seconds from one line to the next; got {interval!r}")
+        if isinstance(interval, bool) or not isinstance(interval, Real) or not 0 < float(interval) <= _MAX_SECONDS:
+            raise UsageError(
+                f"interval must be a number above 0 and at most {_MAX_SECONDS:,}, the seconds from one line to the "
+                f"next; got interval={interval!r}"
+            )
         self._read = read
         self._stream = sys.stderr  # None in a program without one, such as a daemon's
         self._is_live = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._seconds = _REDRAWN_SECONDS if self._is_live else interval
+        self._seconds = _REDRAWN_SECONDS if self._is_live else float(interval)
         self._stop = threading.Event()
         self._thread: DaemonThread | None = None
 
