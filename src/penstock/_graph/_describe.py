@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard, assert_never, cast
 
+from penstock._caught import Caught
 from penstock._graph._length import is_endless, length
 from penstock._graph._nodes import (
     Cache,
@@ -23,7 +24,7 @@ from penstock._graph._nodes import (
 )
 from penstock._printable import printable
 from penstock._tree import flatten, leaf_paths
-from penstock.batching import LeafError, as_value, describe_kind, kind_of
+from penstock.batching import as_value, describe_kind, kind_of
 from penstock.sources import name_of
 
 _VERBS = {"none": "map", **dict.fromkeys(("generator", "seed", "key", "globals"), "random_map")}
@@ -169,7 +170,6 @@ def is_column_of_texts(part: object) -> TypeGuard[list[object]]:
 def _leaf_text(leaf: object) -> str:
     if is_column_of_texts(leaf):
         return f"list of {len(leaf):,} {type(leaf[0]).__name__}"
-    try:
+    with Caught(Exception):  # of an object that a batch can't hold, such as an image or a sparse tensor
         return describe_kind(kind_of(as_value(leaf)))
-    except LeafError:  # such as an image object that a later map converts to an array
-        return type(leaf).__qualname__
+    return type(leaf).__qualname__

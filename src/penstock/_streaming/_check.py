@@ -47,6 +47,7 @@ from penstock._streaming._in_order import in_order
 from penstock._streaming._other_process import result_elsewhere
 from penstock._streaming._policy import CHECKED_INPUTS, CHECKED_PER_FOLD
 from penstock._streaming._stage import LocatedElement
+from penstock._tensors import is_tensor, tensor_bytes
 from penstock._tree import flatten
 from penstock.batching import Pad, Stack
 from penstock.errors import GraphError
@@ -346,6 +347,8 @@ def _same_leaf(first: object, second: object) -> bool:
         return bool(one.tolist() == other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
     if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
         return math.isnan(second)
+    if is_tensor(first):
+        return _tensor_content(first) == _tensor_content(second)
     if hasattr(type(first), "__array__"):
         return _same_leaf(_array(first), _array(second))
     # Objects without __eq__ can't be compared; a false accusation of their step would be worse than a miss.
@@ -354,3 +357,11 @@ def _same_leaf(first: object, second: object) -> bool:
 
 def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy scalar
     return np.asarray(leaf)
+
+
+def _tensor_content(leaf: object) -> tuple[object, ...]:
+    """Return what of a tensor can be compared; nothing of one whose items aren't in host memory, as a sparse one."""
+    tensor: Any = leaf
+    with Caught(Exception):  # by which torch refuses such a tensor
+        return str(tensor.dtype), tuple(tensor.shape), tensor_bytes(tensor.detach()).tobytes()
+    return ()

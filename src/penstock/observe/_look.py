@@ -312,11 +312,12 @@ def _leaves_of(element: Element, is_leaf: Callable[[object], bool] | None = None
 
 def _as_array(leaf: object) -> object:
     """Return an array of a framework, or a scalar of NumPy, as an array of NumPy; other leaves as they are."""
-    if is_array(leaf) or not (hasattr(leaf, "__array__") and hasattr(leaf, "shape")):
+    if is_array(leaf):
         return leaf
-    with Caught(Exception):  # a dtype that NumPy lacks, or memory of a device
-        array: NDArray[Any] = np.asarray(leaf)
-        return array
+    with Caught(Exception):  # a dtype that NumPy lacks, memory of a device, or a nested tensor, which has no shape
+        if hasattr(leaf, "__array__") and hasattr(leaf, "shape"):
+            array: NDArray[Any] = np.asarray(leaf)
+            return array
     return leaf
 
 
