@@ -27,7 +27,8 @@ def made(number: int) -> dict[str, Any]:
 
 def with_nested(element: dict[str, Any]) -> dict[str, Any]:
     """Return the element with a nested tensor, which torch can't copy."""
-    return {**element, "nested": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])}
+    nested_tensor: Callable[[list[torch.Tensor]], torch.Tensor] = vars(torch.nested)["nested_tensor"]
+    return {**element, "nested": nested_tensor([torch.ones(1), torch.ones(2)])}
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
