@@ -1,5 +1,6 @@
 """The `penstock` command: its help, its version, and clear errors with an exit status."""
 
+import io
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from tests.cli.command import main
 
 Output = pytest.CaptureFixture[str]
 HERE = __name__
-numbers = ps.range(4).batch(2)
+rows = ps.range(4)
+numbers = rows.batch(2)
 
 
 def test_help_and_version(capsys: Output) -> None:
@@ -45,6 +47,7 @@ def test_help_and_version(capsys: Output) -> None:
         ("bench data:rows --num-workers 0", "a whole number of at least 1 is needed; got '0'"),
         ("bench data:rows --seconds 0", "a time above 0"),
         ("look data:rows --rank 2/2", "rank K of N, with K from 0 and below N, is needed; got '2/2'"),
+        ("watch --interval 1e10", "a number of seconds above 0 and below 1,000,000 is needed; got '1e10'"),
         ("write data:rows x --part 1", "part K of N, with K from 0 and below N, is needed; got '1'"),
     ],
 )
@@ -66,6 +69,7 @@ def test_a_wrong_name_ends_with_status_2(capsys: Output) -> None:
         ("look none.jsonl", "MODULE:NAME is needed, such as data:train, or a path; got 'none.jsonl'"),
         ("look ./data.py:train", "not a path; got './data.py'. In the folder of the file, name it data:train"),
         ("look data.py:train", "name it data:train"),
+        (f"look {HERE}.none:train", f"there is no module '{HERE}.none'"),
         (f"look {HERE}:with_argument", "missing a required argument: 'count'. Name a function without arguments"),
         (f"bench {HERE}:HERE", "must be a dataset"),
         (f"bench {HERE}:numbers --beside {HERE}:none", "has no 'none'"),
@@ -81,6 +85,19 @@ def test_a_command_without_streams_has_its_status(monkeypatch: pytest.MonkeyPatc
     assert main(["look", f"{HERE}:numbers"]) == 0
     assert main(["look", f"{HERE}:none"]) == 2
     assert (sys.stdout, sys.stderr) == (None, None)
+
+
+def test_a_path_that_the_output_has_no_characters_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is printed with escapes, also if the encoding is UTF-8, which not all names are; the stream is as before."""
+    for encoding, name, shown in (("ascii", "größe", b"gr\\xf6\\xdfe"), ("utf-8", "a\udcff", b"a\\udcff")):
+        content = io.BytesIO()
+        with io.TextIOWrapper(content, encoding) as output:
+            monkeypatch.setattr(sys, "stdout", output)
+            command = ["write", f"{HERE}:rows", str(tmp_path / name), "--format", "jsonl", "--num-workers", "0"]
+            assert main(command) == 0
+            monkeypatch.undo()
+            assert output.errors == "strict"
+            assert shown + b": 4 elements in 1 shard" in content.getvalue()
 
 
 def test_a_reader_that_ends_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

@@ -98,7 +98,7 @@ def named_object(text: str) -> object:
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0]:
+        if not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module is there, and imports one that isn't
         raise UsageError(f"there is no module {module_name!r} in {os.getcwd()!r} or in the environment") from None
     for part in name.split("."):

@@ -7,7 +7,8 @@ import sys
 import textwrap
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import Final, Literal, TextIO
 
 from penstock._graph import Colours
@@ -131,9 +132,11 @@ class Terminal:
 
 @contextmanager
 def opened(name: Literal["stdout", "stderr"]) -> Generator[None]:
-    """Have a stream of this name in `sys`, where a program that was started with a closed one has None."""
-    if getattr(sys, name) is not None:
-        yield
+    """Have a stream of this name in `sys` that takes any text, also where the program was started with a closed one."""
+    stream: TextIO | None = getattr(sys, name)
+    if stream is not None:
+        with _escaping(stream):
+            yield
         return
     with open(os.devnull, "w", encoding="utf-8") as null:
         setattr(sys, name, null)
@@ -141,6 +144,20 @@ def opened(name: Literal["stdout", "stderr"]) -> Generator[None]:
             yield
         finally:
             setattr(sys, name, None)
+
+
+@contextmanager
+def _escaping(stream: TextIO) -> Generator[None]:
+    """Let a stream write characters that its encoding lacks, such as those of a path, as escapes."""
+    if not (isinstance(stream, TextIOWrapper) and stream.errors == "strict"):
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):  # of what the stream can't write, or of a closed one
+            stream.reconfigure(errors="strict")
 
 
 def is_unread(stream: TextIO) -> bool:

@@ -25,6 +25,7 @@ process and the processes that it started, such as the ranks of torchrun. Ctrl-C
 """
 _REDRAWN_SECONDS: Final = 1.0
 _LINE_SECONDS: Final = 60.0
+_LONGEST: Final = 1e6
 _SEARCHED_SECONDS: Final = 5.0  # a search for further loaders looks at all processes
 _NONE: Final = (
     "no loader of yours runs on this machine. One is shown from its first iterator on, and without workers after a "
@@ -197,7 +198,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        message = f"a number of seconds above 0 is needed; got {text!r}"
+    if not 0 < seconds < _LONGEST:
+        message = f"a number of seconds above 0 and below {_LONGEST:,.0f} is needed; got {text!r}"
         raise argparse.ArgumentTypeError(message)
     return seconds
