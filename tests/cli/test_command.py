@@ -113,9 +113,10 @@ def test_a_reader_that_ends_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_what_the_demo_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     """A package that is missing, with its remedy, or a report that can't be written: no training, and no traceback."""
-    for path in (tmp_path, tmp_path / "none" / "report.html"):
+    forbidden = Path("/proc/self")  # in which even root may not write
+    for path in (tmp_path, tmp_path / "none" / "report.html", forbidden / "report.html"):
         assert main(["demo", "--report", str(path)]) == 2
-        assert "--report must be a file in a folder that exists; got" in capsys.readouterr().err
+        assert "--report must be a file that can be written, in a folder that exists; got" in capsys.readouterr().err
     for module, name in (("sklearn", "scikit-learn"), ("PIL", "Pillow")):
         monkeypatch.setitem(sys.modules, module, None)
         assert main(["demo", "--report", str(tmp_path / "report.html")]) == 2

@@ -195,10 +195,11 @@ def check_report(path: Path) -> None:
     """Check, before the runs start, that the report can be written.
 
     Raises:
-        UsageError: its folder does not exist, or it is a folder itself.
+        UsageError: its folder does not exist, it is a folder itself, or the system forbids to write it.
     """
-    if not path.parent.is_dir() or path.is_dir():
-        raise UsageError(f"--report must be a file in a folder that exists; got {str(path)!r}")
+    written = path if path.exists() else path.parent
+    if not path.parent.is_dir() or path.is_dir() or not os.access(written, os.W_OK):
+        raise UsageError(f"--report must be a file that can be written, in a folder that exists; got {str(path)!r}")
 
 
 def picture_grid(pictures: Sequence[Pixels], captions: Sequence[str], *, is_pixelated: bool) -> str:
