@@ -96,12 +96,19 @@ def test_a_function_keeps_its_state_in_a_process(executors: Executors) -> None:
 
 
 def test_a_function_keeps_its_state_from_pass_to_pass() -> None:
-    """A function is sent to a process once, and not again with each pass; a start after a stop sends it again."""
-    builder = PipelineBuilder().add_source(range(2)).pipe(ops.Counter(), executor=ProcessExecutor(1)).add_sink()
+    """A function is sent once, and again after a stop or where the program has changed it before a pass."""
+    counter = ops.Counter()
+    builder = PipelineBuilder().add_source(range(2)).pipe(counter, executor=ProcessExecutor(1)).add_sink()
     pipeline = builder.build(num_threads=1)
-    for _ in range(2):
+    for start in (0, 10):
         with pipeline.auto_stop():
-            assert [list(pipeline) for _ in range(3)] == [[1, 2], [3, 4], [5, 6]]
+            assert [list(pipeline) for _ in range(3)] == [
+                [start + 1, start + 2],
+                [start + 3, start + 4],
+                [start + 5, start + 6],
+            ]
+            counter.count += 10  # of the program, so that it is sent with the next pass
+            assert [list(pipeline) for _ in range(2)] == [[start + 11, start + 12], [start + 13, start + 14]]
 
 
 def test_killed_in_a_call(tmp_path: Path) -> None:

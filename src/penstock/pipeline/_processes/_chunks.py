@@ -137,8 +137,8 @@ def _pulled(iterator: Iterator[object], *, in_steps: bool) -> Values:
 class ChunkCall:
     """A stage's function as processes call it: with a list of items, for packed outcomes.
 
-    It is made once for a stage. The function is pickled once, when it is first sent, and unpickled in each process when
-    it is first called there.
+    It is made once for a stage, and again for a pass before which the function's state has changed. The function is
+    pickled when it is first sent, and unpickled in each process when it is first called there.
 
     Args:
         op: the stage's function.
@@ -161,10 +161,20 @@ class ChunkCall:
         outcomes = run_chunk(self._op, items, flatten=self._flatten, in_steps=self._in_steps, begin=begin)
         return PackedOutcomes.of(outcomes)
 
+    def equals(self, other: "ChunkCall") -> bool:
+        """Return whether two calls have the same function in the same state; False if it can't be pickled."""
+        with Caught(Exception):
+            return self.pickled_op() == other.pickled_op()
+        return False
+
     def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_op": None, "_pickled": self.pickled_op()}
+
+    def pickled_op(self) -> bytes:
+        """Return the function's pickle, which is made once."""
         if not self._pickled:
             self._pickled = dump(self._op, f"the function of stage {self._name!r}")
-        return {**vars(self), "_op": None}
+        return self._pickled
 
 
 class PackedOutcomes:

@@ -61,7 +61,8 @@ class ProcessExecutor:
     """Processes that a stage of a pipeline runs in: `pipe(op, executor=ProcessExecutor(4), concurrency=4)`.
 
     A value: the processes start and end with the pipeline. Stages that are given the same executor share them. `op`,
-    items and results are pickled. An `op` is sent once to each process, and keeps its state there.
+    items and results are pickled. An `op` is sent once to each process, and keeps its state there; a pass before which
+    its state has changed here sends it again.
 
     A process that dies is replaced. Failures with a WorkerError are then the item that it worked on, and, since results
     travel together, the items that it had finished and whose results it hadn't sent; on a stage with `repeatable=True`

@@ -50,7 +50,7 @@ class Executors:
     def __init__(self, seeds: GlobalSeeds | None = None) -> None:
         self._seeds = seeds
         self._running: dict[int, tuple[ProcessExecutor, RunningProcesses]] = {}  # by identity, kept by being here
-        self._stages: dict[str, RemoteStage] = {}  # by name; each pass has the same, so that it sends no function again
+        self._stages: dict[str, RemoteStage] = {}  # by name; each pass has the same
 
     def remote(self, executor: StageExecutor, name: str, *, repeatable: bool = False) -> "RemoteStage":
         """Return the sender of a stage's items to its executor; start the processes, if they are ours.
@@ -83,6 +83,7 @@ class Executors:
         stage = self._stages.get(name)
         if stage is None or not stage.sends_to(processes):
             stage = self._stages[name] = RemoteStage(processes, name, repeatable=repeatable)
+        stage.begin_pass()
         return stage
 
     def close(self) -> None:
@@ -116,10 +117,15 @@ class RemoteStage:
         self.repeatable: bool = repeatable
         self._seeds = seeds
         self._call: ChunkCall | None = None
+        self._is_current = False  # whether the call has the function as it is in this pass
 
     def sends_to(self, executor: object) -> bool:
         """Return whether this is the executor."""
         return self._executor is executor
+
+    def begin_pass(self) -> None:
+        """Have the function sent again if it has changed since the last pass."""
+        self._is_current = False
 
     def send(self, op: Op, items: Sequence[object], *, flatten: bool) -> Future[list[Outcome]]:
         """Call a function for items, in the executor.
@@ -134,9 +140,12 @@ class RemoteStage:
             or that killed a process. It raises the exception that prevents the call. Cancelling it cancels a call that
             has not begun.
         """
-        if self._call is None:
+        if self._call is None or not self._is_current:
             in_steps = isinstance(self._executor, RunningProcesses)
-            self._call = ChunkCall(op, self._name, flatten=flatten, in_steps=in_steps)
+            made = ChunkCall(op, self._name, flatten=flatten, in_steps=in_steps)
+            if self._call is None or not self._call.equals(made):
+                self._call = made
+            self._is_current = True
         return _Sending(partial(self._submit, op, items, self._call, flatten=flatten)).outcomes
 
     def step(self, values: Values) -> "Future[list[Outcome]]":
