@@ -173,6 +173,21 @@ def test_a_database_that_changed_is_refused(tmp_path: Path, mode: str) -> None:
             assert len(again) == 4
 
 
+@pytest.mark.skipif(os.name == "nt", reason="on Windows, links need a right")
+def test_the_log_beside_the_file_of_a_link_counts(tmp_path: Path) -> None:
+    """A write that is in the log alone is found through a link in another folder, in copies as well."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/b.db").symlink_to(write(tmp_path / "a.db"))
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        with Sqlite(tmp_path / "links/b.db", "t") as source:
+            copy = pickle.loads(pickle.dumps(source))
+            database.execute("UPDATE t SET x = 9 WHERE id = 3")
+            database.commit()
+            with pytest.raises(SourceError, match=r"b.db' changed since it was listed"):
+                copy[0]
+
+
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     """Another file is a CorruptRecordError, a missing one a SourceError, and several ones a UsageError."""
     (tmp_path / "a.db").write_bytes(b"text " * 300)

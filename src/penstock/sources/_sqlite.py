@@ -368,7 +368,7 @@ def _state_of(path: str) -> _State:
     except OSError as error:
         raise_source_error(f"cannot read {path!r}: {error.strerror}. Restore the database.", error)
     try:
-        log = os.stat(f"{path}-wal")
+        log = os.stat(f"{os.path.realpath(path)}-wal")  # SQLite has it beside the file, not beside a link to it
     except OSError:
         return _State(status.st_size, status.st_mtime_ns, 0, 0)
     # A reader may create an empty log.
@@ -377,10 +377,11 @@ def _state_of(path: str) -> _State:
 
 def _needs_no_log(path: str) -> bool:
     """Return whether a database with an empty log is of the kind with one, in a folder where SQLite can't make one."""
-    if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-shm"):
+    real = os.path.realpath(path)
+    if os.access(os.path.dirname(real), os.W_OK) or os.path.exists(f"{real}-shm"):
         return False
     try:
-        with open(path, "rb") as stream:
+        with open(real, "rb") as stream:
             return stream.read(_HEADER_BYTES)[_READ_VERSION:] == _WITH_LOG
     except OSError:  # SQLite raises it, too
         return False
@@ -410,7 +411,8 @@ def _translated(error: sqlite3.Error | UnicodeDecodeError, path: str, failure: s
     if code in (None, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY):
         return UsageError(f"{failure} from {path!r}: {error}. Correct the table's name or the query.")
     remedy = "Check the file's permissions, and that no program locks it."
-    if os.path.exists(f"{path}-wal") and not os.access(os.path.dirname(path), os.W_OK):
+    real = os.path.realpath(path)
+    if os.path.exists(f"{real}-wal") and not os.access(os.path.dirname(real), os.W_OK):
         remedy = (
             "Its write-ahead log needs a folder that can be written to: run PRAGMA journal_mode=DELETE on the "
             "database, or copy it and its log elsewhere."
