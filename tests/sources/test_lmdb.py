@@ -115,3 +115,17 @@ def test_a_changed_database_is_refused(tmp_path: Path) -> None:
     del source
     with pytest.raises(SourceError, match=r"a.mdb' changed since it was listed"):
         pickle.loads(sent)[0]
+
+
+def test_a_database_that_was_made_again_is_another_one(tmp_path: Path) -> None:
+    """A source of the path has the values of the new file, also while a source of the old one lives, which keeps it."""
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, value in zip(folders[:2], (b"old", b"new"), strict=True):
+        folder.mkdir()
+        write(folder / "data.mdb", {b"k": value})
+    before = Lmdb(folders[0])
+    folders[0].rename(folders[2])
+    folders[1].rename(folders[0])
+    after = Lmdb(folders[0])
+    assert (before[0], after[0], pickle.loads(pickle.dumps(after))[0]) == (b"old", b"new", b"new")
+    assert Lmdb(folders[2])[0] == b"old"

@@ -27,7 +27,7 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock._os import local_path, renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, identity_of, stat_file
+from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 _LISTED: Final = 1 << 16  # keys in one step
@@ -213,7 +213,7 @@ class _Environment:
             if "already open" in str(error):
                 raise UsageError(
                     f"{file.path!r} is already open in this process by lmdb.open, which LMDB allows once. Close that "
-                    "environment first."
+                    "environment first; if sources of a file that was replaced have it open, drop these."
                 ) from error
             raise CorruptRecordError(
                 f"cannot open {file.path!r} as a database of LMDB: {error}. Restore the file, or read it by another "
@@ -227,11 +227,14 @@ class _Environment:
 
 
 class _Environments:
-    """The environments of this process, by path; the lock keeps two threads from opening one file twice."""
+    """The environments of this process, by device and inode: a file that was replaced is another one at the same path.
+
+    The lock keeps two threads from opening one file twice.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._living: weakref.WeakValueDictionary[str, _Environment] = weakref.WeakValueDictionary()
+        self._living: weakref.WeakValueDictionary[tuple[int, int], _Environment] = weakref.WeakValueDictionary()
         renewed_after_fork(self)
 
     def renew_after_fork(self) -> None:
@@ -239,9 +242,14 @@ class _Environments:
 
     def of(self, file: LocalFile) -> _Environment:
         with self._lock:
-            known = self._living.get(file.path)
+            try:
+                status = os.stat(file.path)
+            except OSError as error:
+                raise_source_error(f"cannot read {file.path!r}: {error.strerror}. Restore the database.", error)
+            identity = status.st_dev, status.st_ino
+            known = self._living.get(identity)
             if known is None:
-                known = self._living[file.path] = _Environment(file)
+                known = self._living[identity] = _Environment(file)
             return known
 
 
