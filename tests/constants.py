@@ -11,7 +11,7 @@ _MODULES: Final = {
     "FUNCTION_SECONDS": "penstock._runtime._scheduler",
     "LONG_WAIT_SECONDS": "penstock._runtime._failing_work",
     "LOOKED_AT_SECONDS": "penstock._loader._hints",
-    "MAX_OPEN": "penstock.sources._local_files",
+    "MAX_OPEN": "penstock.sources._kept_open",
     "RETRY_WAITS_SECONDS": "penstock.sources._reading",
     "SLOW_SECONDS": "penstock._loader._hints",
     "FOLD_BYTES": "penstock._runtime._fold_thread",

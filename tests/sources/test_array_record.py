@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import ArrayRecord, describe_key
+from tests.constants import SetConstant
 from tests.sources.promises import check_source
 
 module: Any = pytest.importorskip("array_record.python.array_record_module")
@@ -58,6 +59,18 @@ def test_more_files_than_open_readers(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     assert [source[number] for number in range(100)] == RECORDS[:100]
     assert len(os.listdir("/proc/self/fd")) - before <= 64
+
+
+def test_sources_of_many_files_share_the_limit_of_a_process(tmp_path: Path, set_constant: SetConstant) -> None:
+    """Readers of one source are let go where another one opens files, and all records are read."""
+    set_constant("MAX_OPEN", 5)
+    for number in range(8):
+        write(tmp_path / f"{number:03}.array_record", [RECORDS[number]])
+    sources = [ArrayRecord(tmp_path / "*.array_record") for _ in range(2)]
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(8):
+        assert [source[number] for source in sources] == [RECORDS[number]] * 2
+        assert len(os.listdir("/proc/self/fd")) - before <= 5
 
 
 def damage(content: bytes) -> bytes:

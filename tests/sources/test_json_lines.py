@@ -295,17 +295,37 @@ def test_a_source_that_is_closed_during_its_first_read_keeps_no_file(
     assert os.listdir("/dev/fd") == before
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the system doesn't show the descriptors of a process")
 def test_only_so_many_files_are_open_at_once(tmp_path: Path, set_constant: SetConstant) -> None:
-    """With more files than may be open, descriptors are closed and opened again, and records stay right."""
+    """Sources that have more files together than may be open let go of them, and records stay right."""
     set_constant("MAX_OPEN", 3)
-    for number in range(10):
-        (tmp_path / f"{number}.jsonl").write_text(f"{number}\n")
-    source = JsonLines(f"{tmp_path}/*.jsonl")
-    before = len(os.listdir("/dev/fd")) if Path("/dev/fd").exists() else 0
-    for key in [*range(10), 0, 5, 0, 9, 9, 1]:
-        assert source[key] == key
-    if before:
-        assert len(os.listdir("/dev/fd")) - before == 3
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for number in range(5):
+            (tmp_path / folder / f"{number}.jsonl").write_text(f'"{folder}{number}"\n')
+    sources = {folder: JsonLines(f"{tmp_path}/{folder}/*.jsonl") for folder in ("a", "b")}
+    before = len(os.listdir("/dev/fd"))
+    for key in [*range(5), 0, 3, 0, 4, 4, 1]:
+        for folder, source in sources.items():
+            assert source[key] == f"{folder}{key}"
+            assert len(os.listdir("/dev/fd")) - before <= 3
+
+
+def test_sources_leave_half_of_the_descriptors_to_the_program(tmp_path: Path) -> None:
+    """Sources of more files than a process may have open read all of them, while the program opens others."""
+    resource = pytest.importorskip("resource")
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for number in range(120):
+        (tmp_path / f"{number:03}.jsonl").write_text(f"{number}\n")
+    sources = [JsonLines(f"{tmp_path}/{first}*.jsonl") for first in (0, 1)]
+    in_use = len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 80, usual[1]))
+    try:
+        assert [record for source in sources for record in source.read(range(len(source)))] == list(range(120))
+        for _ in range(5):
+            os.close(os.open(tmp_path, os.O_RDONLY))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 @pytest.mark.skipif(not hasattr(os, "pread"), reason="the test reads other files during a pread")

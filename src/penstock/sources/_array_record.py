@@ -4,14 +4,12 @@ A file has its records in groups, each compressed as one; the library `array_rec
 and Marin write groups of one record, so that each can be read alone. Older files have groups of up to 65,536 records,
 of which the library decompresses one for each read: there a group is a *block*, read once and kept by `KeptBlocks`.
 
-The library's readers may be used by several threads at once. Each has a descriptor, so `_Readers` keeps few of them.
+The library's readers may be used by several threads at once. Each has a descriptor, so `KeptOpen` keeps few of them.
 A forked child opens its own.
 """
 
 import re
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from types import ModuleType
@@ -24,6 +22,7 @@ from penstock._optional import need
 from penstock._os import renewed_after_fork
 from penstock.errors import CorruptRecordError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
+from penstock.sources._kept_open import KeptOpen
 from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files, identity_of
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, as_key, as_keys, check_range
@@ -31,7 +30,7 @@ from penstock.sources._table_files import check_unchanged
 
 _Reader: TypeAlias = Any  # an `ArrayRecordReader`
 
-_MAX_READERS: Final = 64  # open at once, in a process
+_MAX_READERS: Final = 64  # of a source that are open at once, in a process; each has the places of all records
 _GROUP_SIZE: Final = re.compile(r"\bgroup_size:(\d+)")
 _OPTIONS: Final = "readahead_buffer_size:0"  # reads are by key
 
@@ -86,7 +85,7 @@ class ArrayRecord:
         """Begin without records and readers, as every process does."""
         self._kept = KeptBlocks[list[bytes]](self._decoded_bytes, self._shared)
         self._waste = Waste("group", self._decoded_bytes)
-        self._readers = _Readers(self._files)
+        self._readers = _Readers()
         self._starts: list[int] = self._blocks.tolist()
 
     def __len__(self) -> int:
@@ -171,10 +170,13 @@ class ArrayRecord:
         self._waste.add(end - begin, self)
         return records, sum(map(len, records))
 
+    def _open_file(self, number: int) -> _Reader:
+        return _open(self._files[number])
+
     def _decoded(self, number: int, keys: Sequence[int]) -> list[bytes]:
         """Return records of one file, which the library decompresses."""
         first = self._first(number)
-        reader = self._readers.get(number)
+        reader = self._readers.opened(number, self._open_file)
         try:
             return _records_at(reader, [key - first for key in keys])
         except RuntimeError as error:
@@ -242,26 +244,13 @@ def _blocks_of(files: Sequence[LocalFile], layouts: Sequence[_Layout]) -> NDArra
     return np.concatenate(bounds)
 
 
-class _Readers:
-    """Owns the open readers of a source's files in this process, of which the last used ones are kept."""
+class _Readers(KeptOpen[_Reader]):
+    """The open readers of a source's files in this process. One that is let go is closed when no thread reads by it."""
 
-    def __init__(self, files: Sequence[LocalFile]) -> None:
-        self._files = files
-        self.renew_after_fork()
+    def __init__(self) -> None:
+        super().__init__(most=_MAX_READERS)
         renewed_after_fork(self)
 
     def renew_after_fork(self) -> None:
         """Begin without readers."""
-        self._lock = threading.Lock()  # guards the readers
-        self._open: OrderedDict[int, _Reader] = OrderedDict()
-
-    def get(self, number: int) -> _Reader:
-        """Return the reader of a file. A dropped one is closed when no thread reads by it."""
-        with self._lock:
-            reader = self._open.get(number)
-            if reader is None:
-                reader = self._open[number] = _open(self._files[number])
-            self._open.move_to_end(number)
-            if len(self._open) > _MAX_READERS:
-                self._open.popitem(last=False)
-            return reader
+        self.clear()

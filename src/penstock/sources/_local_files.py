@@ -2,12 +2,8 @@
 
 A `LocalFile` has the size and time that show later changes.
 
-`OpenFiles` opens files at the first read, with a limit on their number. Its guarantees:
-  - Any thread may read; reads of one file run in parallel if the system has `pread`.
-  - At most `MAX_OPEN` descriptors are kept. The least recently used one is closed to open another, but never during a
-    read.
-  - `close` closes them all, and so does dropping the object; after `close`, a read raises `ClosedError`.
-  - A pickled copy, and a copy in a forked child, shares no file position with the original.
+`OpenFile` is a descriptor. Any thread may read, and reads of one file run in parallel if the system has `pread`. A copy
+in a forked child shares no file position with the original. `KeptOpen` (`_kept_open.py`) keeps open files.
 
 `OffsetIndex` has the offsets of the records of files, such as lines of text or documents of tokens. A `Scan` finds them
 once, and they are kept in a cache directory, in one file for each indexed file and kind of scan, named by a hash of
@@ -31,7 +27,6 @@ import threading
 import weakref
 import zlib
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from functools import cache, partial
@@ -46,11 +41,11 @@ from penstock._frozen import frozen
 from penstock._os import local_path, this_host
 from penstock._progress import Progress
 from penstock.errors import ClosedError, SourceError, UsageError
+from penstock.sources._kept_open import KeptOpen
 from penstock.sources._mapped import map_file
 from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 
 PathLike = str | os.PathLike[str]
-MAX_OPEN: Final = 128  # descriptors of an `OpenFiles`
 _BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
 _BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
@@ -174,87 +169,17 @@ def raise_source_error(message: str, cause: OSError, *, source: str = "", keys: 
     raise failure from cause
 
 
-class OpenFiles:
-    """Reads spans of files by their number.
-
-    Args:
-        files: the files at the time of their indexing.
-    """
-
-    def __init__(self, files: Sequence[LocalFile]) -> None:
-        self._files = tuple(files)
-        self._closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._keeps_all = len(self._files) <= MAX_OPEN
-        self._lock = threading.Lock()  # guards `_closed` and `_open`
-        self._open: OrderedDict[int, OpenFile] = OrderedDict()
-
-    def read_at(self, number: int, offset: int, size: int) -> bytes:
-        """Return `size` bytes of file `number` from `offset` on.
-
-        Args:
-            number: the file's number.
-            offset: in bytes, not negative.
-            size: in bytes.
-
-        Returns:
-            The bytes; fewer only if the file ends before.
-
-        Raises:
-            ClosedError: it was closed.
-            SourceError: the file has changed since it was indexed.
-        """
-        file = self.kept(number)
-        if file is None:
-            file = self._descriptor(number)
-        content = file.read_some(size, offset)
-        while 0 < len(content) < size:  # the system may return fewer bytes
-            more = file.read_some(size - len(content), offset + len(content))
-            if not more:
-                break
-            content += more
-        return content
-
-    def kept(self, number: int) -> "OpenFile | None":
-        """Return a file that has been read, and stays open until `close`; None if others may need its descriptor."""
-        return self._open.get(number) if self._keeps_all else None  # without the lock, as none is closed before others
-
-    def close(self) -> None:
-        """Close all descriptors. Closing twice does nothing."""
-        with self._lock:
-            self._closed = True
-            self._open.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_closed": self._closed}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-    def _descriptor(self, number: int) -> "OpenFile":
-        with self._lock:
-            if self._closed:
-                raise ClosedError(
-                    "the source was closed, and can't be read any more. Create it again, or close it later."
-                )
-            known = self._open.get(number)
-            if known is None:
-                known = self._open[number] = OpenFile(self._files[number])
-                if len(self._open) > MAX_OPEN:
-                    self._open.popitem(last=False)  # it is closed when its last read ends
-            else:
-                self._open.move_to_end(number)
-            return known
-
-
 class OpenFile:
     """One descriptor, closed with the last reference to this object.
 
+    Args:
+        file: the file at the time of its indexing.
+
     Attributes:
         read_some: returns a number of bytes at an offset, or fewer.
+
+    Raises:
+        SourceError: the file has changed since it was indexed.
     """
 
     __slots__ = ("__weakref__", "read_some")
@@ -273,6 +198,16 @@ class OpenFile:
             if hasattr(os, "pread")
             else partial(_seek_and_read, descriptor, threading.Lock())
         )
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a number of bytes at an offset; fewer only if the file ends before."""
+        content = self.read_some(size, offset)
+        while 0 < len(content) < size:  # the system may return fewer bytes
+            more = self.read_some(size - len(content), offset + len(content))
+            if not more:
+                break
+            content += more
+        return content
 
 
 def _seek_and_read(descriptor: int, lock: threading.Lock, size: int, offset: int) -> bytes:
@@ -568,7 +503,7 @@ class RecordFiles:
         self._offsets: dict[int, memoryview[int]] = {}  # by file, once a record of it was read
         # By file, once a record of it was read, if it stays open: its first key, its offsets, and the open file.
         self._at_hand: dict[int, tuple[int, memoryview[int], OpenFile]] = {}
-        self._open: OpenFiles | None = None
+        self._open: KeptOpen[OpenFile] | None = None
         self._closed = False
         self._described = digest_of(files)
 
@@ -617,7 +552,7 @@ class RecordFiles:
         self._closed = True
         self._at_hand.clear()
         if self._open is not None:
-            self._open.close()
+            self._open.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -683,12 +618,15 @@ class RecordFiles:
         """Return a record of a file that isn't at hand, or whose read has failed; it raises the errors of all reads."""
         _, begin, end = self._find(key)
         content = self._content(number, begin, end, key)
-        file = None if self._open is None else self._open.kept(number)
+        file = None if self._open is None else self._open.get(number)
         if file is not None:
             self._at_hand[number] = (self._starts[number], self._offsets[number], file)
             if self._closed:  # by another thread, since `_content` has looked
                 self._at_hand.clear()
         return self._parse(content, key)
+
+    def _open_file(self, number: int) -> OpenFile:
+        return OpenFile(self._index.files[number])
 
     def _content(self, number: int, begin: int, end: int, key: int) -> bytes:
         """Return the bytes of the record of `key`, which is from `begin` to `end` in file `number`.
@@ -697,11 +635,14 @@ class RecordFiles:
             SourceError: the file can't be read, or has changed.
         """
         self._check_open()
-        opened = self._open
-        if opened is None:
-            opened = self._open = OpenFiles(self._index.files)
+        kept = self._open
+        if kept is None:
+            kept = self._open = KeptOpen(self._at_hand.clear)
         try:
-            content = opened.read_at(number, begin, end - begin)
+            file = kept.opened(number, self._open_file)
+            if self._closed:  # by another thread, since the check
+                kept.clear()
+            content = file.read(begin, end - begin)
         except SourceError:
             raise
         except OSError as error:
