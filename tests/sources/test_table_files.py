@@ -366,6 +366,21 @@ def test_columns_must_be_those_of_the_first_file(tmp_path: Path, name: str) -> N
         make(first, ["texts"], cache=tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(pa, "json_"), reason="this pyarrow has no type of JSON")
+def test_logical_types_of_other_programs_are_read(tmp_path: Path) -> None:
+    """UUIDs and JSON of a Parquet file without Arrow's schema, as other programs write it, are bytes and texts."""
+    identifiers = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, b"1" * 16], pa.binary(16)))
+    documents = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", '{"a": 1}']))
+    for number in range(2):
+        write_parquet(
+            pa.table({"id": identifiers, "document": documents}),
+            tmp_path / f"{number}.parquet",
+            store_schema=number > 0,
+        )
+    source = Parquet(tmp_path / "*.parquet")
+    assert source.read([1, 3]) == [{"id": b"1" * 16, "document": '{"a": 1}'}] * 2
+
+
 def test_a_stream_without_an_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A stream that ends between two messages looks like a whole one, so a warning names the file."""
     write_arrow(TABLE, tmp_path / "a.arrow", stream=True)

@@ -107,7 +107,10 @@ class Parquet(TableFiles):
 
 def _schema_and_rows(stream: BinaryIO) -> tuple[Array, Sequence[int]]:
     """Return the schema of a file, and the number of rows in each of its groups."""
-    with reading(stream.name, _FORMAT):
-        footer = need_arrow("pyarrow.parquet").read_metadata(stream)
-        schema = footer.schema.to_arrow_schema()
+    with (
+        reading(stream.name, _FORMAT),
+        need_arrow("pyarrow.parquet").ParquetFile(stream, pre_buffer=False) as opened,
+    ):
+        # Not the schema that the footer converts, which has other types for UUIDs and JSON of other programs.
+        schema, footer = opened.schema_arrow, opened.metadata
     return schema, [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
