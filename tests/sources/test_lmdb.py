@@ -1,6 +1,8 @@
 """Lmdb: values that LMDB's library wrote, in threads and forked processes, and errors that name file and key."""
 
+import os
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,3 +131,10 @@ def test_a_database_that_was_made_again_is_another_one(tmp_path: Path) -> None:
     after = Lmdb(folders[0])
     assert (before[0], after[0], pickle.loads(pickle.dumps(after))[0]) == (b"old", b"new", b"new")
     assert Lmdb(folders[2])[0] == b"old"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_a_name_that_is_no_text_is_read(tmp_path: Path) -> None:
+    """A file's name may be any bytes."""
+    path = write(tmp_path / "a.mdb", {b"k": b"value"}).replace(tmp_path / os.fsdecode(b"\xff"))
+    assert Lmdb(path)[0] == b"value"

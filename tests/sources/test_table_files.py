@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -379,6 +380,16 @@ def test_logical_types_of_other_programs_are_read(tmp_path: Path) -> None:
         )
     source = Parquet(tmp_path / "*.parquet")
     assert source.read([1, 3]) == [{"id": b"1" * 16, "document": '{"a": 1}'}] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_a_name_that_is_no_text_is_read(tmp_path: Path) -> None:
+    """A file's name may be any bytes."""
+    path = tmp_path / os.fsdecode(b"\xff")
+    for source, write in ((Parquet, write_parquet), (Arrow, write_arrow)):
+        write(TABLE, tmp_path / "a")
+        (tmp_path / "a").replace(path)
+        assert_same(source(path)[9], RECORDS[9])
 
 
 def test_a_stream_without_an_end_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

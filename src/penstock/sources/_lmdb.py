@@ -205,7 +205,12 @@ class _Environment:
         lmdb = need("lmdb", "lmdb", extra="lmdb")
         try:
             self.handle: Any = lmdb.open(
-                file.path, subdir=False, readonly=True, lock=False, readahead=False, max_dbs=_DATABASES
+                os.fsencode(file.path),
+                subdir=False,
+                readonly=True,
+                lock=False,
+                readahead=False,
+                max_dbs=_DATABASES,
             )
             pages = self.handle.info()["last_pgno"] + 1
             expected = pages * self.handle.stat()["psize"]

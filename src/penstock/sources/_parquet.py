@@ -1,5 +1,6 @@
 """The source of Parquet files; records are rows as dicts of columns."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Final
 
@@ -77,11 +78,11 @@ class Parquet(TableFiles):
         progress: bool = True,
         decoded_bytes: int = DECODED_BYTES,
     ) -> None:
-        parquet = need_arrow("pyarrow.parquet")
+        need_arrow("pyarrow.parquet")
         files = find_files(paths, "Parquet")
         first = files[0].path
-        with reading(first, _FORMAT):
-            types = types_of(parquet.read_schema(first), columns, first)
+        with reading(first, _FORMAT), open(first, "rb") as stream:
+            types = types_of(_schema_and_rows(stream)[0], columns, first)
         scan = BlockScan("parquet-1", "reading footers", _schema_and_rows, types, first, columns is not None)
         super().__init__(find_index(files, scan, cache, progress=progress), types, decoded_bytes)
         self._footers: dict[int, Array] = {}
@@ -94,7 +95,7 @@ class Parquet(TableFiles):
         footer = self._footers.get(number)
         with (
             reading(path, _FORMAT),
-            arrow.OSFile(path) as file,  # for a path, pyarrow looks for a file system first
+            arrow.OSFile(os.fsencode(path)) as file,  # for a path, pyarrow looks for a file system first
             parquet.ParquetFile(file, metadata=footer, pre_buffer=False, page_checksum_verification=True) as opened,
         ):
             if footer is None:
