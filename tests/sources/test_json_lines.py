@@ -311,6 +311,18 @@ def test_only_so_many_files_are_open_at_once(tmp_path: Path, set_constant: SetCo
             assert len(os.listdir("/dev/fd")) - before <= 3
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system doesn't show the maps of a process")
+def test_small_indexes_are_not_mapped(tmp_path: Path) -> None:
+    """A process may have 65,530 maps, and a source more files than that; a large index is mapped."""
+    for number in range(50):
+        (tmp_path / f"{number:03}.jsonl").write_text(f"{number}\n")
+    (tmp_path / "large.jsonl").write_text("1\n" * 10_000)
+    for _ in range(2):  # the second source finds the indexes of the first one
+        source = JsonLines(f"{tmp_path}/*.jsonl", cache=tmp_path)
+        assert source.read([0, 49, 50, 10_049]) == [0, 49, 1, 1]
+        assert Path("/proc/self/maps").read_text().count(".offsets") == 1
+
+
 def test_sources_leave_half_of_the_descriptors_to_the_program(tmp_path: Path) -> None:
     """Sources of more files than a process may have open read all of them, while the program opens others."""
     resource = pytest.importorskip("resource")

@@ -48,6 +48,7 @@ from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 PathLike = str | os.PathLike[str]
 _BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
+_READ_BYTES: Final = 1 << 14  # an index from this size on is mapped
 _BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
 _indexed_beside: Final[ContextVar[set[str] | None]] = ContextVar("indexed_beside", default=None)
 _OFFSET: Final = np.dtype("<i8")
@@ -430,7 +431,7 @@ def _description(file: LocalFile, scan: Scan) -> dict[str, str | int]:
 
 def _read_cached(path: str, description: dict[str, str | int]) -> Offsets | None:
     try:
-        content = map_file(path)
+        content = _read_or_map(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -447,6 +448,13 @@ def _read_cached(path: str, description: dict[str, str | int]) -> Offsets | None
     if header != expected or len(payload) % _OFFSET.itemsize or len(payload) == 0:
         return None
     return payload.view(_OFFSET).astype(np.int64, copy=False)
+
+
+def _read_or_map(path: str) -> NDArray[np.uint8]:
+    """Return the bytes of a file, in memory if they are few: of a hundred thousand files, not all can be mapped."""
+    with open(path, "rb", buffering=0) as stream:
+        begin = stream.read(_READ_BYTES)
+    return np.frombuffer(begin, np.uint8) if len(begin) < _READ_BYTES else map_file(path)
 
 
 def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets) -> bool:
