@@ -398,6 +398,13 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
         JsonLines(tmp_path / "missing.jsonl")
 
 
+@pytest.mark.parametrize("paths", [None, 3, b"a.jsonl", {"a.jsonl", "b.jsonl"}])
+def test_what_is_no_list_of_paths_is_refused(paths: Any) -> None:
+    """A set has another order in each run, and with it the records."""
+    with pytest.raises(UsageError, match=r"paths must be a path or a list of paths; got .* sort a set to a list"):
+        JsonLines(paths)
+
+
 def test_the_fingerprint_follows_names_and_sizes(tmp_path: Path) -> None:
     """The fingerprint changes with names, sizes and order of the files, not with the folder."""
     for folder in ("old", "new"):

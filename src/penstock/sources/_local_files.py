@@ -27,7 +27,7 @@ import threading
 import weakref
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import ContextVar
 from functools import cache, partial
 from itertools import accumulate
@@ -65,8 +65,20 @@ def is_path(value: object) -> TypeGuard[PathLike]:
 
 
 def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
-    """Return the absolute form of a path, or of each path of a list."""
-    return [local_path(path) for path in ([paths] if is_path(paths) else cast("Sequence[PathLike]", paths))]
+    """Return the absolute form of a path, or of each path of a list.
+
+    Raises:
+        UsageError: it is neither, or a set, whose order differs from run to run.
+    """
+    if is_path(paths):
+        return [local_path(paths)]
+    known = cast("object", paths)
+    if isinstance(known, bytes | set | frozenset) or not isinstance(known, Iterable):
+        raise UsageError(
+            f"paths must be a path or a list of paths; got {known!r:.200}. Pass a str or a pathlib.Path, or sort a set "
+            "to a list."
+        )
+    return [local_path(path) for path in cast("Iterable[PathLike]", known)]
 
 
 @frozen
