@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import pytest
 
+import penstock as ps
+from tests.dataset.functions import keep
 from tests.failures import test_writing
 from tests.images import test_steps
-from tests.loader import test_async, test_elements_apart, test_replaced_warnings, test_user_errors
+from tests.loader import test_async, test_elements_apart, test_ending_errors, test_replaced_warnings, test_user_errors
 from tests.observe import test_seen
 from tests.workers import test_rows_above_folds
 from tests.workers.processes import test_collate_jobs
@@ -65,3 +67,18 @@ globals().update({test.__name__: _in_a_pool(test) for test in TESTS})
 def test_stop_iteration_is_an_error_not_an_end(name: str, place: dict[str, Any]) -> None:
     """A StopIteration of user code in the pool becomes a RuntimeError at its batch."""
     test_user_errors.test_stop_iteration_is_an_error_not_an_end(name, place)
+
+
+@pytest.mark.parametrize("kind", ["indexed", "in order"])
+def test_an_exception_that_ends_programs_comes_at_its_batch(place: dict[str, Any], kind: str) -> None:
+    """SystemExit of a function ends no process of the pool: its batch raises it, and those after it are computed."""
+    numbers = ps.range(40).map(test_ending_errors.User(SystemExit))
+    with ps.Loader((numbers if kind == "indexed" else numbers.filter(keep)).batch(4), **place) as loader:
+        batches = iter(loader)
+        step = test_ending_errors.BAD // 4
+        assert [int(next(batches)[0]) for _ in range(step)] == [*range(0, 4 * step, 4)]
+        with pytest.raises(SystemExit, match="no number"):
+            next(batches)
+        if kind == "indexed":
+            loader.seek(step + 1)
+            assert [int(batch[0]) for batch in loader] == [*range(4 * step + 4, 40, 4)]

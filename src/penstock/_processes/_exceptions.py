@@ -138,14 +138,18 @@ def _texts(error: BaseException, contain: type[BaseException]) -> tuple[str, str
     return message, text
 
 
-def unpack_raised(packed: PackedError) -> BaseException:
+def unpack_raised(packed: PackedError, *, place: str = "In") -> BaseException:
     """Return an exception of any kind that another process raised, such as SystemExit.
+
+    Args:
+        packed: the exception, as it arrived.
+        place: begins the note; "process", the pid and the traceback follow.
 
     Returns:
         The exception itself, with the other process's traceback as a note; a WorkerError that names its type and
         message if it can't be rebuilt.
     """
-    return _unpack(packed, BaseException, None, "In")
+    return _unpack(packed, BaseException, None, place)
 
 
 def unpack_error(packed: PackedError, *, replacement: Exception | None = None, place: str = "In") -> Exception:

@@ -73,7 +73,7 @@ class Failed(NamedTuple):
 
 def failed(error: BaseException) -> Failed:
     """Return an error of this host."""
-    return Failed(socket.gethostname(), pack_error(error, with_cause=True, contain=Exception))
+    return Failed(socket.gethostname(), pack_error(error, with_cause=True))
 
 
 def send(value: object, node: Node, *, asked: str, kept_bytes: int = 0) -> tuple[Sent, object]:

@@ -46,7 +46,7 @@ from penstock._graph import Element
 from penstock._os import Bell, Closer
 from penstock._pickles import load_parts
 from penstock._plan import Plan
-from penstock._processes import unpack_error
+from penstock._processes import unpack_raised
 from penstock._runtime import EndOfEpoch, Runtime, StepRange, Stream, describe_step, is_logged
 from penstock._runtime._fold_thread import FoldSupplier
 from penstock._runtime._isolated import Received, ReceivedSupplier
@@ -261,7 +261,7 @@ class PoolSupplier(ReceivedSupplier):
         batches, reports, times = cast("tuple[list[Element], list[BatchReport], Added]", unpacked)
         self._runtime.readings.include(times, "the pool")
         packed = reports[-1].error if reports else None
-        failure = None if packed is None else unpack_error(packed, place=f"On host {computed.host!r}, in")
+        failure = None if packed is None else unpack_raised(packed, place=f"On host {computed.host!r}, in")
         return self._to_deliver(span.work, batches, reports, failure)
 
     def _to_deliver(

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._graph import Element
 from penstock._pickles import Part, dump
 from penstock._plan import Plan
@@ -148,7 +148,7 @@ class Worker:
 
     def compute(self, sent: Sent, stored: "NDArray[np.uint8]", work: RunSteps) -> Computed | Failed:
         """Return the batches of the steps of some work, which is one range."""
-        with self._in_use(), Caught(Exception) as caught:
+        with self._in_use(), CaughtFailure() as caught:
             plan = cast("Plan", received(sent, stored, is_fresh=True)) if work.steps_singly else None
             opened = self._of(sent, stored)
             return self._kept.result(sent, work, lambda: opened.compute(work, plan))
@@ -156,7 +156,7 @@ class Worker:
 
     def evaluate(self, sent: Sent, stored: "NDArray[np.uint8]", work: InputWork) -> Computed | Failed:
         """Return the elements of some positions."""
-        with self._in_use(), Caught(Exception) as caught:
+        with self._in_use(), CaughtFailure() as caught:
             opened = self._of(sent, stored)
             return self._kept.result(sent, work, lambda: opened.evaluate(work))
         return failed(caught.taken())
@@ -219,14 +219,14 @@ class _Opened:
         known = len(rows)
         batches: list[Element] = []
         reports: list[BatchReport] = []
-        with Caught(Exception) as caught:
+        with CaughtFailure() as caught:
             for batch in self._each(work) if careful is None else self._each_with_care(work, careful):
                 batches.append(batch)
                 reports.append(BatchReport(None, *self._recorder.taken(), crashing_rows=described_rows(rows, known)))
                 known = len(rows)
         is_whole = caught.error is None and not rows
         if caught.error is not None:
-            error = pack_error(caught.taken(), with_cause=True, contain=Exception)
+            error = pack_error(caught.taken(), with_cause=True)
             reports.append(BatchReport(None, *self._recorder.taken(), error))
         value = apart(batches), reports, self._runtime.readings.taken()
         return self._answered(value, len(batches), began, is_whole=is_whole)
@@ -239,7 +239,7 @@ class _Opened:
         rows = self._runtime.crashing_rows
         note_rows(rows, work.crashing_rows)
         evaluated: SentBlock | str = ""
-        with Caught(Exception) as caught, _watched(self._timeout):
+        with CaughtFailure() as caught, _watched(self._timeout):
             block_input = self._runtime.block_input(work.number, work.epoch, work.input_range)
             evaluated = SentBlock(block_input.evaluate(work.start, work.stop, block_input.context))
         is_whole = caught.error is None and not rows

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock._caught import Caught
+from penstock._caught import CaughtFailure
 from penstock._progress import Progress, counted
 from penstock._writing import Entry, Shards, Written, remove_leftovers, write_by
 from penstock.errors import WorkerError
@@ -115,7 +115,7 @@ def _written_by_tasks(
 
 def _write_shard(sent: Sent, stored: "NDArray[np.uint8]", number: int) -> Entry | Failed:
     """Write a shard, as a task."""
-    with Caught(Exception) as caught:
+    with CaughtFailure() as caught:
         shards = cast("Shards", received(sent, stored))
         shards.need_description()
         remove_leftovers(shards.folder)  # of tasks that were killed on this host
