@@ -443,8 +443,10 @@ class _Measuring:
 
         def compute() -> None:
             with caught:
-                other = kind.make()
-                started.set()
+                try:
+                    other = kind.make()
+                finally:
+                    started.set()
                 began = clock()
                 for piece in range(other_first, other_first + pieces):
                     other(piece)
