@@ -7,8 +7,9 @@ of the program would have the program's. Functions would compute other elements 
 The solution: `Supervisor` notes the values when it is made, and sends them to each process that imports the script,
 before all else. There they take the place of those of the import where they differ. A process in place of one that died
 gets the same ones. Only values that are used in functions and classes of the script travel, and only plain ones:
-numbers, texts, paths, dtypes, functions and classes by name, and small containers and objects of these. A large or
-other value, such as an array, a model or a lock, is as after the import.
+numbers, texts, paths, dates, dtypes, and small containers and objects of these. A large or other value, such as an
+array, a model, a function or a lock, is as after the import: processes import no module for it, it isn't pickled, and
+a generator of random numbers keeps the process's own seed.
 
 Rejected: to send the script's functions and classes by value with their globals. A process then has two classes of each
 name, so that `isinstance` and `pickle.dumps` fail in user code, and large globals are copied at each start.
@@ -17,16 +18,13 @@ name, so that `isinstance` and `pickle.dumps` fail in user code, and large globa
 import inspect
 import pickle
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection
-from datetime import date, time, timedelta, tzinfo
-from decimal import Decimal
+from datetime import date, time, timedelta
 from enum import Enum
-from fractions import Fraction
-from functools import partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, Final, cast
+from types import FunctionType
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -34,15 +32,18 @@ from penstock._caught import CaughtFailure
 from penstock._processes._main_module import is_importable, used_names
 
 _TEXTS: Final = (str, bytes)
-_BY_NAME: Final = (type, FunctionType, BuiltinFunctionType)
-_LEAVES: Final = (
-    *(type(None), bool, int, float, complex, Decimal, Fraction, Enum, PurePath, *_TEXTS),
-    *(date, timedelta, time, tzinfo, range, slice, np.generic, np.dtype, *_BY_NAME),
+_SCALARS: Final = (
+    *(type(None), bool, int, float, complex, Enum, PurePath, date, time, timedelta),
+    *(np.number, np.bool_, np.dtype, *_TEXTS),
 )
-_LEAVES_OF_TORCH: Final = frozenset({"device", "dtype", "layout", "memory_format"})
-_CONTAINERS: Final = (list, tuple, set, frozenset, deque, dict)
+_SCALARS_OF_TORCH: Final = frozenset({"device", "dtype", "layout", "memory_format"})
+_SEQUENCES: Final = (list, tuple, deque)
+_SETS: Final = (set, frozenset)
+_DICTS: Final = (dict, OrderedDict, defaultdict)
 _MAX_VALUES: Final = 10_000  # of a global, with all that is in it: they are pickled at each start of workers
 _MAX_CHARACTERS: Final = 1 << 20  # of its texts
+_NO_PICKLE: Final = b"globals "  # before the pickle, which is not searched for modules to import ahead
+T = TypeVar("T")
 
 
 class MainGlobals:
@@ -51,8 +52,8 @@ class MainGlobals:
     def __init__(self) -> None:
         self._pickled = _pickled_globals()
 
-    def __reduce__(self) -> "tuple[Callable[[dict[str, bytes]], None], tuple[dict[str, bytes]]]":
-        return _set_globals, (self._pickled,)
+    def __reduce__(self) -> tuple[Callable[[bytes], None], tuple[bytes]]:
+        return _set_globals, (_NO_PICKLE + pickle.dumps(self._pickled),)
 
 
 def _pickled_globals() -> dict[str, bytes]:
@@ -70,15 +71,31 @@ def _pickled(value: object) -> bytes | None:
     return None
 
 
-def _set_globals(pickled: dict[str, bytes]) -> None:
+def _set_globals(sent: bytes) -> None:
     namespaces = _namespaces()
+    pickled: dict[str, bytes] = pickle.loads(sent[len(_NO_PICKLE) :])
     for name, each in pickled.items():
         with CaughtFailure():  # such as of a class that is defined only in the program
             value = pickle.loads(each)
             for values in namespaces:
-                # The same one stays, since others may refer to it. Equal ones may differ, as 1 and 1.0.
-                if name not in values or _pickled(values[name]) != each:
+                # The same one stays, since others may refer to it.
+                if name not in values or not _same(values[name], value):
                     values[name] = value
+
+
+def _same(first: T, second: T) -> bool:
+    """Return whether two values are equal and of one type, with all that is in them: 1 and 1.0 are not."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, _DICTS):
+        one, other = cast("dict[object, object]", first), cast("dict[object, object]", second)
+        return _same(list(one), list(other)) and _same([*one.values()], [*other.values()])
+    if isinstance(first, _SEQUENCES):
+        items = cast("Collection[object]", first), cast("Collection[object]", second)
+        return len(items[0]) == len(items[1]) and all(map(_same, *items))
+    if hasattr(first, "__dict__") and not isinstance(first, _SCALARS):
+        return _same(vars(first), vars(second))
+    return bool(first == second)
 
 
 def _namespaces() -> list[dict[str, Any]]:
@@ -112,22 +129,23 @@ def _is_plain(value: object) -> bool:
 def _held(value: object) -> Collection[object] | None:
     """Return the values that a value holds; None if it isn't plain."""
     kind: Any = type(value)
-    if isinstance(value, _LEAVES) or (kind.__module__ == "torch" and kind.__name__ in _LEAVES_OF_TORCH):
+    if isinstance(value, _SCALARS) or (kind.__module__ == "torch" and kind.__name__ in _SCALARS_OF_TORCH):
         return ()
-    if isinstance(value, partial):
-        return value.func, value.args, value.keywords
-    is_usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    is_plain = issubclass(kind, _CONTAINERS) or (is_usual and not issubclass(kind, ModuleType))
-    return [*_items(value), *_attributes(value)] if is_plain else None
-
-
-def _items(value: object) -> Collection[object]:
-    if isinstance(value, dict):
+    if kind in _DICTS:
         known = cast("dict[object, object]", value)
-        return [*known, *known.values()]
-    return cast("Collection[object]", value) if isinstance(value, _CONTAINERS) else ()
+        return [*known, *known.values()] if len(known) <= _MAX_VALUES else None
+    if kind in _SEQUENCES or kind in _SETS or _is_named_tuple(value):
+        return cast("Collection[object]", value)
+    if callable(value) or not hasattr(value, "__dict__") or not _is_pickled_as_usual(kind):
+        return None
+    return [*vars(value).values()]
 
 
-def _attributes(value: object) -> Collection[object]:
-    slots: list[str] = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ())]
-    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+def _is_named_tuple(value: object) -> bool:
+    return isinstance(value, tuple) and hasattr(cast("object", value), "_fields")
+
+
+def _is_pickled_as_usual(kind: type[Any]) -> bool:
+    """Return whether pickles of objects have all that is in their `__dict__`, and no other state."""
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return all(getattr(kind, name) is getattr(object, name) for name in names)

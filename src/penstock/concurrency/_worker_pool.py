@@ -78,7 +78,7 @@ class WorkerPool(Generic[Job, Result]):
             generators when the pool is entered, and from the worker's number.
         start_method: how processes are started: "spawn" (the default) or "forkserver". Both import the main module,
             whose functions then get the program's globals as they are when the worker starts, if these are plain:
-            numbers, texts, paths, dtypes, functions and classes of modules, and small containers and objects of these.
+            numbers, texts, paths, dates, dtypes, and small containers and objects of these.
 
     Raises:
         UsageError: fewer than one worker, an unknown place or start method, or a `make_worker` that can't be pickled

@@ -63,8 +63,8 @@ def run_in_subprocess(
         statistics: as in `build_pipeline`. Default False.
         start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
             default, for the first on Linux. Both import the main module, whose functions then get the program's globals
-            as they are when the pipeline starts, if these are plain: numbers, texts, paths, dtypes, functions and
-            classes of modules, and small containers and objects of these.
+            as they are when the pipeline starts, if these are plain: numbers, texts, paths, dates, dtypes, and small
+            containers and objects of these.
         initializer: called in the process before the config is unpickled. Default None.
 
     Returns:

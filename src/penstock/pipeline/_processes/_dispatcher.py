@@ -78,8 +78,8 @@ class ProcessExecutor:
         max_workers: how many processes; at least 1. The stage's `concurrency` should be as large.
         start_method: "forkserver", where a clean process imports what is needed and forks itself, or "spawn"; None, the
             default, for the first on Linux. Both import the main module, whose functions then get the program's globals
-            as they are when the pipeline starts, if these are plain: numbers, texts, paths, dtypes, functions and
-            classes of modules, and small containers and objects of these.
+            as they are when the pipeline starts, if these are plain: numbers, texts, paths, dates, dtypes, and small
+            containers and objects of these.
         initializer: called in each process as it starts, with `initargs`.
         initargs: the initializer's arguments, as a tuple.
 
