@@ -8,6 +8,7 @@ The library's readers may be used by several threads at once. Each has a descrip
 A forked child opens its own.
 """
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,10 +21,17 @@ from numpy.typing import NDArray
 
 from penstock._optional import need
 from penstock._os import renewed_after_fork
-from penstock.errors import CorruptRecordError
+from penstock.errors import CorruptRecordError, SourceError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._kept_open import KeptOpen
-from penstock.sources._local_files import LocalFile, PathLike, digest_of, find_files, identity_of
+from penstock.sources._local_files import (
+    LocalFile,
+    PathLike,
+    digest_of,
+    find_files,
+    identity_of,
+    raise_source_error,
+)
 from penstock.sources._shared_blocks import SharedBlocks
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 from penstock.sources._table_files import check_unchanged
@@ -174,9 +182,24 @@ class ArrayRecord:
         return _open(self._files[number])
 
     def _decoded(self, number: int, keys: Sequence[int]) -> list[bytes]:
-        """Return records of one file, which the library decompresses."""
+        """Return records of one file, which the library decompresses.
+
+        Raises:
+            SourceError: the file can't be opened, or has changed.
+        """
         first = self._first(number)
-        reader = self._readers.opened(number, self._open_file)
+        try:
+            reader = self._readers.opened(number, self._open_file)
+        except SourceError:
+            raise
+        except OSError as error:
+            raise_source_error(
+                f"cannot read {self._files[number].path!r}: {error.strerror}. Restore the file, or raise the limit of "
+                "open files (ulimit -n).",
+                error,
+                source=repr(self),
+                keys=keys,
+            )
         try:
             return _records_at(reader, [key - first for key in keys])
         except RuntimeError as error:
@@ -215,6 +238,7 @@ def _open(file: LocalFile) -> _Reader:
     check_unchanged(file)
     reader = _module().ArrayRecordReader(file.path, _OPTIONS)
     if not reader.ok():
+        os.close(os.open(file.path, os.O_RDONLY))  # raises the system's reason, which the library keeps to itself
         raise CorruptRecordError(
             f"{file.path!r} can't be read as ArrayRecord. It is of another format, truncated or damaged, or its writer "
             "wasn't closed: restore it, or write it again."

@@ -2,11 +2,14 @@
 
 Problem: a source of hundreds of shards opens each at its first read, and a mixture has dozens of such sources. A limit
 for each source would let them have more descriptors than the process may, and then any part of the program fails.
-Solution: before a source opens a file, it compares what all of them keep with the limit. If that is reached, or if the
-process has no descriptor left, all let go of their files, and open those again that they need.
+Solution: before a source opens a file, the files that all of them keep are compared with the limit. If that is reached,
+each source lets go of the older half of its own. If the process has no descriptor left, they let go of all.
 
-Rejected: to close only the file that was used last. Each read would have to note its file, which takes as long as the
-read of a short record.
+The files are counted when as many were opened as the limit had room for at the last count, since a program may have
+thousands of sources.
+
+Rejected: to let go of the file that was used least recently. Each read would have to note its file, which takes as long
+as the read of a short record.
 
 Guarantees:
   - A file that is let go is closed when the last read of it has ended, never during one.
@@ -15,11 +18,10 @@ Guarantees:
   - Any thread may call any method. Two threads may open one file at once: the file of one is kept.
 """
 
-import contextlib
 import errno
 import importlib
+import itertools
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,7 +30,7 @@ from penstock._os import Reference
 resource: Any = importlib.import_module("resource") if sys.platform != "win32" else None
 
 T = TypeVar("T")
-MAX_OPEN: Final = 4096
+MAX_OPEN: Final = 512  # so that the program's other descriptors stay below 1024, as `select` needs
 _NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
 
 
@@ -36,13 +38,13 @@ class KeptOpen(Generic[T]):
     """The open files of a source, by their numbers.
 
     Args:
-        let_go: drops what else the source has of its open files.
-        most: the most files of this source; the one that was opened first is let go for another one.
+        users: what else refers to the files, by their numbers; entries go with their files.
+        most: the most files of this source.
     """
 
-    def __init__(self, let_go: Callable[[], object] = lambda: None, most: int = MAX_OPEN) -> None:
-        self._files: OrderedDict[int, T] = OrderedDict()
-        self._let_go = let_go
+    def __init__(self, users: dict[int, Any] | None = None, most: int = MAX_OPEN) -> None:
+        self._files: dict[int, T] = {}  # the one that was opened first is the first
+        self._users = {} if users is None else users
         self._most = most
         _all.add(Reference(self, _all.discard))
 
@@ -66,31 +68,35 @@ class KeptOpen(Generic[T]):
         known = self._files.get(number)
         if known is not None:
             return known
-        self._make_room()
+        if len(self._files) >= self._most:
+            self.let_go(len(self._files) - self._most + 1)
+        _make_room()
         try:
             found = open_file(number)
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
-            _clear(_living())
+            for kept in _living():
+                kept.clear()
             found = open_file(number)
         return self._files.setdefault(number, found)
 
+    def let_go(self, count: int) -> None:
+        """Let go of the files that were opened first."""
+        for number in list(self._files)[:count]:
+            self._users.pop(number, None)
+            self._files.pop(number, None)
+
     def clear(self) -> None:
         """Let go of all files."""
-        self._let_go()
-        self._files.clear()
-
-    def _make_room(self) -> None:
-        if len(self._files) >= self._most:
-            with contextlib.suppress(KeyError):  # another thread has let go of all
-                self._files.popitem(last=False)
-        elif sum(map(len, living := _living())) >= _limit():
-            _clear(living)
+        self._users.clear()
+        self._files = {}
 
 
 _all: Final[set[Reference[KeptOpen[Any]]]] = set()
 """Those of all sources of this process."""
+_opened: Final = itertools.count()
+_count_at: Final = [0, 0]  # the number of the opened file before which those that are kept are counted; at what limit
 
 
 def _living() -> list[KeptOpen[Any]]:
@@ -98,9 +104,19 @@ def _living() -> list[KeptOpen[Any]]:
     return [kept for reference in list(_all) if (kept := reference()) is not None]
 
 
-def _clear(living: Iterable[KeptOpen[Any]]) -> None:
-    for kept in living:
-        kept.clear()
+def _make_room() -> None:
+    number, limit = next(_opened), _limit()
+    if number < _count_at[0] and limit == _count_at[1]:
+        return
+    living = _living()
+    if _sum(living) >= limit:
+        for kept in living:
+            kept.let_go((len(kept) + 1) // 2)
+    _count_at[:] = number + max(limit - _sum(living), 1), limit
+
+
+def _sum(living: Iterable[KeptOpen[Any]]) -> int:
+    return sum(map(len, living))
 
 
 def _limit() -> int:

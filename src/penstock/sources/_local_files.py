@@ -19,6 +19,7 @@ supplies the scan, and the function that parses a record's bytes.
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -27,10 +28,10 @@ import threading
 import weakref
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from functools import cache, partial
-from itertools import accumulate
 from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, Final, NoReturn, Protocol, Self, SupportsIndex, TypeGuard, cast
 
@@ -48,7 +49,9 @@ from penstock.sources._source import Keys, Record, as_key, as_keys, check_range
 PathLike = str | os.PathLike[str]
 _BLOCK_BYTES: Final = 4 << 20  # read together, at the rate of a disk or an object store
 _HEADER_BYTES: Final = 256
-_READ_BYTES: Final = 1 << 14  # an index from this size on is mapped
+_READ_BYTES: Final = 1 << 12  # an index from this size on is mapped, as a map takes no more memory
+_MAX_MAPS: Final = 16_000  # of indexes; a process may have 65,530 of all kinds on Linux
+_maps: Final = itertools.count()
 _BESIDE: Final = ".penstock"  # a folder beside files, with their indexes
 _indexed_beside: Final[ContextVar[set[str] | None]] = ContextVar("indexed_beside", default=None)
 _OFFSET: Final = np.dtype("<i8")
@@ -73,12 +76,16 @@ def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
     if is_path(paths):
         return [local_path(paths)]
     known = cast("object", paths)
-    if isinstance(known, bytes | set | frozenset) or not isinstance(known, Iterable):
+    given: Iterator[PathLike] | None = None
+    if not isinstance(known, bytes | AbstractSet):
+        with contextlib.suppress(TypeError):
+            given = iter(cast("Iterable[PathLike]", known))
+    if given is None:
         raise UsageError(
             f"paths must be a path or a list of paths; got {known!r:.200}. Pass a str or a pathlib.Path, or sort a set "
             "to a list."
         )
-    return [local_path(path) for path in cast("Iterable[PathLike]", known)]
+    return [local_path(path) for path in given]
 
 
 @frozen
@@ -279,9 +286,10 @@ def default_cache() -> str:
 class OffsetIndex:
     """The offsets of the records in each of some files.
 
-    Cached offsets are memory-mapped. They aren't sent to another process: that maps them itself, or scans the files
-    again if its cache directory doesn't have them. Offsets that couldn't be cached are sent. A file that was written
-    again is refused; on another host, one with as many bytes and records is taken for a copy, whatever its time.
+    Cached offsets are memory-mapped, unless they are few. They aren't sent to another process: that reads them itself,
+    or scans the files again if its cache directory doesn't have them. Offsets that couldn't be cached are sent. A file
+    that was written again is refused; on another host, one with as many bytes and records is taken for a copy, whatever
+    its time.
 
     Args:
         files: the files, with their current sizes and times.
@@ -463,10 +471,12 @@ def _read_cached(path: str, description: dict[str, str | int]) -> Offsets | None
 
 
 def _read_or_map(path: str) -> NDArray[np.uint8]:
-    """Return the bytes of a file, in memory if they are few: of a hundred thousand files, not all can be mapped."""
+    """Return the bytes of a file: mapped, since processes share these, or in memory if they are few, or maps many."""
     with open(path, "rb", buffering=0) as stream:
         begin = stream.read(_READ_BYTES)
-    return np.frombuffer(begin, np.uint8) if len(begin) < _READ_BYTES else map_file(path)
+    if len(begin) < _READ_BYTES:
+        return np.frombuffer(begin, np.uint8)
+    return map_file(path) if next(_maps) < _MAX_MAPS else np.fromfile(path, np.uint8)
 
 
 def _write_cached(path: str, description: dict[str, str | int], offsets: Offsets) -> bool:
@@ -517,7 +527,7 @@ class RecordFiles:
     ) -> None:
         directory = default_cache() if cache is None else local_path(cache)
         self._index = OffsetIndex(files, scans, directory, progress=progress)
-        self._ends = list(accumulate(self._index.counts))
+        self._ends = list(itertools.accumulate(self._index.counts))
         self._starts = [0, *self._ends]
         self._length = self._ends[-1]
         self._offsets: dict[int, memoryview[int]] = {}  # by file, once a record of it was read
@@ -641,8 +651,8 @@ class RecordFiles:
         file = None if self._open is None else self._open.get(number)
         if file is not None:
             self._at_hand[number] = (self._starts[number], self._offsets[number], file)
-            if self._closed:  # by another thread, since `_content` has looked
-                self._at_hand.clear()
+            if self._open is None or self._open.get(number) is not file:  # another thread has let go of it
+                self._at_hand.pop(number, None)
         return self._parse(content, key)
 
     def _open_file(self, number: int) -> OpenFile:
@@ -657,7 +667,7 @@ class RecordFiles:
         self._check_open()
         kept = self._open
         if kept is None:
-            kept = self._open = KeptOpen(self._at_hand.clear)
+            kept = self._open = KeptOpen(self._at_hand)
         try:
             file = kept.opened(number, self._open_file)
             if self._closed:  # by another thread, since the check
