@@ -497,10 +497,12 @@ def leaf_bytes(leaf: object) -> int:
     """Return how large a leaf of a batch is; 0 if it doesn't say, as sparse tensors and most objects."""
     if isinstance(leaf, bytes | str):
         return len(leaf)
+    if type(leaf) is np.ndarray:
+        return leaf.nbytes
     size: object = 0
     with Caught(Exception):  # the object's own code may raise anything
         size = getattr(leaf, "nbytes", 0)
-    return size if isinstance(size, int) else 0  # it may be a method, or a column of that name
+    return int(cast("int", size)) if isinstance(size, int | np.integer) else 0  # it may be a method, or a column of that name
 
 
 def element_bytes(element: object, size_of: Callable[[object], int] = leaf_bytes, most_items: int = sys.maxsize) -> int:

@@ -15,6 +15,7 @@ TENSORS: dict[str, Callable[[int], Any]] = {
     "conjugate": lambda number: torch.full((3,), number, dtype=torch.complex64).conj(),
     "parameter": lambda number: torch.nn.Parameter(torch.full((3,), float(number))),
     "sparse": lambda number: torch.full((2, 2), number).to_sparse(),
+    "quantized": lambda number: torch.quantize_per_tensor(torch.full((3,), float(number)), 0.1, 0, torch.quint8),
     "without memory": lambda number: torch.full((3,), number, device="meta"),
 }
 STORED = ["bfloat16", "gradient", "conjugate", "parameter"]
@@ -31,7 +32,7 @@ def with_nested(element: dict[str, Any]) -> dict[str, Any]:
     return {**element, "nested": nested_tensor([torch.ones(1), torch.ones(2)])}
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested", "ignore:.*quantize_per_tensor", "ignore:TypedStorage")
 def test_a_dataset_of_tensors_is_checked_and_shown() -> None:
     """A step that makes equal tensors passes the check; texts have at least the names of their types."""
     dataset = ps.range(4).map(made)

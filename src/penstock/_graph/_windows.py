@@ -131,14 +131,16 @@ def _cut_window(step: Windows, episode: Element, span: Span) -> Element:
     """Return a window cut out of an episode; its arrays are copies."""
     leaves, structure = flatten(episode)
     frames = int(step.table.lengths[span.episode])
-    cut = list(leaves)
+    cut, has_frames = list(leaves), False
     for index, leaf in enumerate(leaves):
         array = _frames_of(leaf)
         if array is not None:
+            has_frames = True
             _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
             # A view would keep the whole episode in memory, and share frames with overlapping windows.
             cut[index] = array[span.start : span.stop].copy()
-    _need_arrays(leaves, episode, span)
+    if not has_frames:
+        raise _without_frames(episode, span)
     return _finished_window(step, unflatten(structure, cut), span)
 
 
@@ -151,14 +153,15 @@ def _finished_window(step: Windows, window: Element, span: Span) -> Element:
     """Return a window with its frames checked, padded to the table's length, and with the step's mask."""
     frames, total = span.stop - span.start, step.table.length
     leaves, structure = flatten(window)
-    padded = list(leaves)
+    padded, has_frames = list(leaves), False
     for index, leaf in enumerate(leaves):
         array = _frames_of(leaf)
         if array is not None:
+            has_frames = True
             _check_frames(array, frames, leaf_paths(structure)[index], span.episode)
             padded[index] = array if frames == total else np.concatenate([array, *[array[-1:]] * (total - frames)])
-    if frames != total:
-        _need_arrays(leaves, window, span)
+    if frames != total and not has_frames:
+        raise _without_frames(window, span)
     window = unflatten(structure, padded)
     return window if step.mask is None else add_mask(window, step.mask, frames, total, "window")
 
@@ -171,17 +174,13 @@ def _frames_of(leaf: object) -> NDArray[Any] | None:
     return np.asarray(leaf) if has_frames else None
 
 
-def _need_arrays(leaves: list[Any], element: Element, span: Span) -> None:
-    """Check that an element has an array of frames: a list of them would be in each window as a whole.
-
-    Raises:
-        GraphError: it has none.
-    """
-    if all(_frames_of(leaf) is None for leaf in leaves):
-        raise GraphError(
-            f"windows() cuts arrays along their first axis, the frames; the element at position {span.episode}, a "
-            f"{type(element).__qualname__}, has none. Convert its lists of frames to arrays in a map below windows()."
-        )
+def _without_frames(element: Element, span: Span) -> GraphError:
+    """Return the error for an element without an array: a list of frames would be in each window as a whole."""
+    return GraphError(
+        f"windows() cuts arrays along their first axis, the frames; the element at position {span.episode}, a "
+        f"{type(element).__qualname__}, has none, and would be in each window as a whole. Convert what holds its "
+        "frames, such as lists, to arrays in a map below windows()."
+    )
 
 
 def _check_frames(array: NDArray[Any], expected: int, path: str, episode: int) -> None:

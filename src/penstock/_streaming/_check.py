@@ -362,6 +362,8 @@ def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy s
 def _tensor_content(leaf: object) -> tuple[object, ...]:
     """Return what of a tensor can be compared; nothing of one whose items aren't in host memory, as a sparse one."""
     tensor: Any = leaf
+    if tensor.is_quantized:  # torch would crash
+        return ()
     with Caught(Exception):  # by which torch refuses such a tensor
         return str(tensor.dtype), tuple(tensor.shape), tensor_bytes(tensor.detach()).tobytes()
     return ()

@@ -214,7 +214,7 @@ class CheckedCombiner:
 
     def _stop_error(self, cause: StopIteration) -> RuntimeError:
         error = RuntimeError(f"the object of step {self._step.name!r} raised StopIteration")
-        for note in cause.__notes__:
+        for note in getattr(cause, "__notes__", ()):
             add_note(error, note)
         return error
 
