@@ -502,7 +502,9 @@ def leaf_bytes(leaf: object) -> int:
     size: object = 0
     with Caught(Exception):  # the object's own code may raise anything
         size = getattr(leaf, "nbytes", 0)
-    return int(cast("int", size)) if isinstance(size, int | np.integer) else 0  # it may be a method, or a column of that name
+    if isinstance(size, int | np.integer):
+        return int(cast("int", size))
+    return 0  # it may be a method, or a column of that name
 
 
 def element_bytes(element: object, size_of: Callable[[object], int] = leaf_bytes, most_items: int = sys.maxsize) -> int:

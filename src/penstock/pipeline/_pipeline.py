@@ -108,7 +108,7 @@ class Pipeline(Generic[OutT_co]):
         self._reading.start(wait_limit(timeout))
 
     def stop(self, *, timeout: float | None = None, wait: bool = True) -> None:
-        """Stop the pipeline, in any state: async calls are cancelled, calls in threads run to their end.
+        """Stop the pipeline, in any state: async calls are cancelled, those in threads and your pools run to an end.
 
         Unread items are discarded. A reader in the middle of a pass, even one that waits in another thread, gets a
         ClosedError. Only `start` or a new `for` starts the pipeline again; `get_item` doesn't.

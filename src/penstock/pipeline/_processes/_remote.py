@@ -263,7 +263,8 @@ class _Outcomes(Future[list[Outcome]]):
         """Return whether the call is cancelled; then so is this."""
         call = None if self.call is None else self.call()
         if call is not None:
-            call.cancel()  # its callback cancels this
+            with Caught(Exception):  # of an executor of the user's
+                call.cancel()  # its callback cancels this
         return self.cancelled()
 
     def follow(self) -> None:
