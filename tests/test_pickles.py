@@ -1,5 +1,6 @@
 """A pickle in parts holds the same value as one in a block, and the large arrays in it are not copied."""
 
+import importlib
 import pickle
 from itertools import pairwise
 from typing import Any
@@ -74,6 +75,22 @@ def test_lost_parts() -> None:
     parts = in_parts(dump({"large": np.arange(1000)}), 1000)
     with pytest.raises(MessageError, match="truncated"):
         load_parts(parts[:-1], copied_bytes=1 << 40)
+
+
+@pytest.mark.parametrize("module", ["random", "numpy.random"])
+def test_a_function_draws_from_the_global_generator_of_its_process(module: str) -> None:
+    """A function that has `random` by its name brings no generator along, which all processes would draw from."""
+    drawing: Any = importlib.import_module(module)
+    draw = drawing.random
+    sent = pickle.loads(pickler().dumps(lambda: draw()))
+    before = (drawing.getstate if module == "random" else drawing.get_state)()
+    drawn = sent()
+    (drawing.setstate if module == "random" else drawing.set_state)(before)
+    assert draw() == drawn
+    own = type(draw.__self__)(3)
+    copied = pickle.loads(pickler().dumps(lambda: own))()
+    assert copied is not own
+    assert copied.random() == own.random()
 
 
 def test_modules_of_a_class_of_their_own_are_sent_by_name() -> None:

@@ -343,11 +343,16 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     It also sends by value what is in modules that other processes don't find, and by name a module of a class of its
     own, such as `torch.classes`, which cloudpickle refuses. A memoryview stays one, while cloudpickle alone makes it
     bytes, which lack its format, shape and writability. A class that is sent by value stays as it is in the process
-    that defines it, while cloudpickle alone sets all its attributes when another process sends it back.
+    that defines it, while cloudpickle alone sets all its attributes when another process sends it back. A function of
+    `random` or `numpy.random` that the script has by its name draws from the global generator of the process, which has
+    a seed of its own; cloudpickle alone sends the program's generator with it, so that all processes draw the same.
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
-    known = ChainMap(_REDUCERS, theirs.dispatch_table)
+    generators: dict[type, Callable[[Any], _Reduced]] = {
+        type(_global_generator(function)): _reduced_generator for function in _DRAWING
+    }
+    known = ChainMap(_REDUCERS, generators, theirs.dispatch_table)
 
     def reducer_override(self: _ByValuePickler, value: object) -> _Reduced:  # a table has no subclasses
         if isinstance(value, _IN_MODULES):
@@ -380,6 +385,19 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
         return stream.getvalue()
 
     return Pickling(dumps, made)
+
+
+def _global_generator(function: tuple[str, str]) -> object:
+    """Return the generator of which a module's function is a method."""
+    module, name = function
+    return getattr(importlib.import_module(module), name).__self__
+
+
+def _reduced_generator(value: object) -> _Reduced:
+    for function in _DRAWING:
+        if _global_generator(function) is value:
+            return _global_generator, (function,)
+    return value.__reduce_ex__(4)
 
 
 def _is_own_module(value: object) -> TypeGuard[ModuleType]:
@@ -563,6 +581,8 @@ def _reduced_by_type(value: object) -> _Reduced:
     return cast("_Reduced", value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)) if found is None else found
 
 
+_DRAWING: Final = (("random", "random"), ("numpy.random", "random"))
+"""Functions of global generators of random numbers."""
 _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
     type(lru_cache(len)): _reduced_cached,
     memoryview: _reduced_view,
