@@ -29,7 +29,6 @@ import weakref
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextvars import ContextVar
 from functools import cache, partial
 from types import TracebackType
@@ -77,7 +76,7 @@ def as_list(paths: PathLike | Sequence[PathLike]) -> list[str]:
         return [local_path(paths)]
     known = cast("object", paths)
     given: Iterator[PathLike] | None = None
-    if not isinstance(known, bytes | AbstractSet):
+    if not isinstance(known, bytes | set | frozenset):
         with contextlib.suppress(TypeError):
             given = iter(cast("Iterable[PathLike]", known))
     if given is None:
