@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from penstock._pickles import dump, load, load_parts, pickler
+from penstock._pickles import dump, dumps, dumps_by_name, load, load_parts, pickler
 from penstock._runtime._shared_values import in_parts, write
 from penstock.errors import MessageError
 from penstock.testing import assert_same
@@ -83,6 +83,8 @@ def test_a_function_draws_from_the_global_generator_of_its_process(module: str) 
     drawing: Any = importlib.import_module(module)
     draw = drawing.random
     sent = pickle.loads(pickler().dumps(lambda: draw()))
+    for dumped in (dumps(draw), dumps_by_name(draw), bytes(pickler().dumps(draw))):
+        assert pickle.loads(dumped).__self__ is draw.__self__
     before = (drawing.getstate if module == "random" else drawing.get_state)()
     drawn = sent()
     (drawing.setstate if module == "random" else drawing.set_state)(before)

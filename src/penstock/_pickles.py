@@ -4,6 +4,7 @@ The buffers are the data that pickle's protocol 5 keeps outside the stream, such
 Each starts at a multiple of 64 bytes, and is read in place.
 """
 
+import copyreg
 import importlib
 import io
 import pickle
@@ -101,6 +102,8 @@ class _Pickler(pickle.Pickler):
             return _reduced_text(value)
         if is_tensor(value):
             return reduced_tensor(value) or _AS_USUAL
+        if type(value).__name__ in _NAMES_OF_GENERATORS and type(value) in generators():
+            return _reduced_generator(value)
         return reduced_array(value) if type(value) is np.ndarray else _reduced_view_of_array(value) or _AS_USUAL
 
 
@@ -349,10 +352,7 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     """
     theirs: Any = module.Pickler
     # A chain, since programs add to the table below it later.
-    generators: dict[type, Callable[[Any], _Reduced]] = {
-        type(_global_generator(function)): _reduced_generator for function in _DRAWING
-    }
-    known = ChainMap(_REDUCERS, generators, theirs.dispatch_table)
+    known = ChainMap(_REDUCERS, generators(), theirs.dispatch_table)
 
     def reducer_override(self: _ByValuePickler, value: object) -> _Reduced:  # a table has no subclasses
         if isinstance(value, _IN_MODULES):
@@ -387,16 +387,30 @@ def _by_cloudpickle(module: ModuleType) -> Pickling:
     return Pickling(dumps, made)
 
 
-def _global_generator(function: tuple[str, str]) -> object:
-    """Return the generator of which a module's function is a method."""
-    module, name = function
-    return getattr(importlib.import_module(module), name).__self__
+def dumps_by_name(value: object) -> bytes:
+    """Return the pickle of a value for another process, by `pickle` alone, with the global generators by name."""
+    stream = io.BytesIO()
+    made = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    made.dispatch_table = {**copyreg.dispatch_table, **generators()}
+    made.dump(value)
+    return stream.getvalue()
+
+
+@cache
+def generators() -> dict[type, Callable[[Any], _Reduced]]:
+    """Return reducers for the types of the global generators of random numbers, which send these by name."""
+    return {type(_global_generator(place)): _reduced_generator for place in _GENERATORS}
+
+
+def _global_generator(place: tuple[str, str]) -> object:
+    module, name = place
+    return cast("object", getattr(importlib.import_module(module), name))
 
 
 def _reduced_generator(value: object) -> _Reduced:
-    for function in _DRAWING:
-        if _global_generator(function) is value:
-            return _global_generator, (function,)
+    for place in _GENERATORS:
+        if _global_generator(place) is value:
+            return _global_generator, (place,)
     return value.__reduce_ex__(4)
 
 
@@ -581,8 +595,9 @@ def _reduced_by_type(value: object) -> _Reduced:
     return cast("_Reduced", value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)) if found is None else found
 
 
-_DRAWING: Final = (("random", "random"), ("numpy.random", "random"))
-"""Functions of global generators of random numbers."""
+_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
+"""The global generators of random numbers: their modules and names."""
+_NAMES_OF_GENERATORS: Final = frozenset({"Random", "RandomState"})
 _REDUCERS: Final[dict[type, Callable[[Any], _Reduced]]] = {
     type(lru_cache(len)): _reduced_cached,
     memoryview: _reduced_view,

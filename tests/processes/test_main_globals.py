@@ -10,6 +10,7 @@ SCRIPT = """
 import argparse
 import asyncio
 import collections
+import dataclasses
 import os
 import signal
 import threading
@@ -22,7 +23,7 @@ from penstock.pipeline import PipelineBuilder, ProcessExecutor, run_in_subproces
 
 scale = 1
 options = {"more": 2}
-kind, found, config, names = np.dtype(float), None, None, {}
+kind, found, config, names, slots, missing, folder = np.dtype(float), None, None, {}, None, 0.0, None
 lock = threading.Lock()  # as after the import
 chosen = frozenset({"a", "b", "c", "d"})  # unchanged, and in another order in processes
 
@@ -31,10 +32,24 @@ class Config(NamedTuple):
     offset: int
 
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    offset: int
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+
+    def __del__(self):
+        os.rmdir(self.path)
+
+
 def computed(number, given=chosen):
     with lock:
         made = kind.type(number * scale + options["more"] + args.offset)
-    assert (config, names["?"], found) == (Config(7), 0, None) and given is chosen
+    assert (config, slots.offset, names["?"], found, missing) == (Config(7), 8, 0, None, -0.0) and given is chosen
+    assert str(missing) == "-0.0" and (folder is None or os.path.exists(folder.path))
     return made.item()
 
 
@@ -58,7 +73,9 @@ class Computing:
 
 async def in_a_pool():
     async with WorkerPool(Computing, 1, place="process") as pool:
-        return [await (await pool.assign(number)) for number in range(3)]
+        found = [await (await pool.assign(number)) for number in range(3)]
+    assert os.path.exists(folder.path)
+    return found
 
 
 def in_a_stage(op=computed):
@@ -85,6 +102,9 @@ if __name__ == "__main__":
     scale = 10
     kind, config, names = np.dtype(np.int64), Config(7), collections.defaultdict(int, {"a": 1})
     found = names.get  # it would take the dict with it
+    slots, missing = Slots(8), -0.0
+    folder = Folder(os.path.abspath("folder"))  # a copy would remove it
+    os.mkdir(folder.path)
 """
 RUNS = {
     "a pool": "asyncio.run(in_a_pool())",

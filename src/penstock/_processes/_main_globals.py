@@ -18,13 +18,16 @@ name, so that `isinstance` and `pickle.dumps` fail in user code, and large globa
 import inspect
 import pickle
 import sys
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection
+from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from pathlib import PurePath
-from types import FunctionType
-from typing import Any, Final, TypeVar, cast
+from types import FunctionType, SimpleNamespace
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -33,17 +36,18 @@ from penstock._processes._main_module import is_importable, used_names
 
 _TEXTS: Final = (str, bytes)
 _SCALARS: Final = (
-    *(type(None), bool, int, float, complex, Enum, PurePath, date, time, timedelta),
-    *(np.number, np.bool_, np.dtype, *_TEXTS),
+    *(type(None), bool, int, float, complex, Decimal, Fraction, PurePath, date, time, timedelta),
+    *(range, slice, np.number, np.bool_, np.datetime64, np.timedelta64, np.dtype, *_TEXTS),
 )
 _SCALARS_OF_TORCH: Final = frozenset({"device", "dtype", "layout", "memory_format"})
-_SEQUENCES: Final = (list, tuple, deque)
+_SEQUENCES: Final = (list, tuple)
 _SETS: Final = (set, frozenset)
-_DICTS: Final = (dict, OrderedDict, defaultdict)
+_DICTS: Final = (dict, OrderedDict, Counter)
+_FACTORIES: Final = (None, int, float, str, list, dict, set)
+_PICKLING: Final = ("__reduce_ex__", "__reduce__", "__getstate__")
 _MAX_VALUES: Final = 10_000  # of a global, with all that is in it: they are pickled at each start of workers
 _MAX_CHARACTERS: Final = 1 << 20  # of its texts
 _NO_PICKLE: Final = b"globals "  # before the pickle, which is not searched for modules to import ahead
-T = TypeVar("T")
 
 
 class MainGlobals:
@@ -83,19 +87,16 @@ def _set_globals(sent: bytes) -> None:
                     values[name] = value
 
 
-def _same(first: T, second: T) -> bool:
+def _same(first: object, second: object) -> bool:
     """Return whether two values are equal and of one type, with all that is in them: 1 and 1.0 are not."""
     if type(first) is not type(second):
         return False
-    if isinstance(first, _DICTS):
-        one, other = cast("dict[object, object]", first), cast("dict[object, object]", second)
-        return _same(list(one), list(other)) and _same([*one.values()], [*other.values()])
-    if isinstance(first, _SEQUENCES):
-        items = cast("Collection[object]", first), cast("Collection[object]", second)
-        return len(items[0]) == len(items[1]) and all(map(_same, *items))
-    if hasattr(first, "__dict__") and not isinstance(first, _SCALARS):
-        return _same(vars(first), vars(second))
-    return bool(first == second)
+    held, other = _held(first), _held(second)
+    if held and other and type(first) in _SETS:  # their order differs from process to process
+        return set(map(pickle.dumps, held)) == set(map(pickle.dumps, other))
+    if not held or not other:
+        return pickle.dumps(first) == pickle.dumps(second)
+    return len(held) == len(other) and all(map(_same, held, other))
 
 
 def _namespaces() -> list[dict[str, Any]]:
@@ -127,25 +128,36 @@ def _is_plain(value: object) -> bool:
 
 
 def _held(value: object) -> Collection[object] | None:
-    """Return the values that a value holds; None if it isn't plain."""
+    """Return the values that a value holds, all that its pickle has; None if it isn't plain."""
     kind: Any = type(value)
-    if isinstance(value, _SCALARS) or (kind.__module__ == "torch" and kind.__name__ in _SCALARS_OF_TORCH):
-        return ()
     if kind in _DICTS:
         known = cast("dict[object, object]", value)
         return [*known, *known.values()] if len(known) <= _MAX_VALUES else None
     if kind in _SEQUENCES or kind in _SETS or _is_named_tuple(value):
         return cast("Collection[object]", value)
-    if callable(value) or not hasattr(value, "__dict__") or not _is_pickled_as_usual(kind):
+    if kind is defaultdict:
+        made = cast("defaultdict[object, object]", value)
+        return [dict(made)] if made.default_factory in _FACTORIES else None
+    if _is_scalar(value, kind):
+        return ()
+    if isinstance(value, (*_SCALARS, *_SEQUENCES, *_SETS, dict)) or hasattr(kind, "__del__"):
         return None
-    return [*vars(value).values()]
+    if kind is SimpleNamespace:
+        return [vars(value)]
+    has_attributes = hasattr(value, "__dict__")
+    if is_dataclass(kind) and not has_attributes:
+        return [getattr(value, field.name) for field in fields(kind)]
+    is_usual = all(getattr(kind, name) is getattr(object, name) for name in _PICKLING)
+    return [object.__getstate__(value)] if is_usual and has_attributes and not callable(value) else None
+
+
+def _is_scalar(value: object, kind: type[object]) -> bool:
+    if isinstance(value, type):  # NumPy's, by which scripts choose a dtype
+        return issubclass(value, np.generic)
+    if kind.__module__ == "torch":
+        return kind.__name__ in _SCALARS_OF_TORCH
+    return issubclass(kind, Enum) or (issubclass(kind, _SCALARS) and not hasattr(value, "__dict__"))
 
 
 def _is_named_tuple(value: object) -> bool:
-    return isinstance(value, tuple) and hasattr(cast("object", value), "_fields")
-
-
-def _is_pickled_as_usual(kind: type[Any]) -> bool:
-    """Return whether pickles of objects have all that is in their `__dict__`, and no other state."""
-    names = ("__reduce_ex__", "__reduce__", "__getstate__")
-    return all(getattr(kind, name) is getattr(object, name) for name in names)
+    return issubclass(type(value), tuple) and hasattr(value, "_fields") and not hasattr(value, "__dict__")

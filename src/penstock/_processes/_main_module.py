@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from penstock._caught import Caught
-from penstock._pickles import pickler
+from penstock._pickles import dumps_by_name, pickler
 from penstock._processes._named_modules import unimportable
 from penstock.errors import UsageError
 
@@ -127,7 +127,7 @@ def pickled_for_processes(value: object, *, searches: bool = True) -> bytes:
             than to pickle a small value.
     """
     with Caught(Exception):  # classes of functions can't be imported
-        pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        pickled = dumps_by_name(value)
         is_found = b"__main__" not in pickled or (not has_cloudpickle() and is_imported())
         if is_found and not (searches and unimportable(pickled)):
             return pickled

@@ -84,13 +84,13 @@ class KeptOpen(Generic[T]):
     def let_go(self, count: int) -> None:
         """Let go of the files that were opened first."""
         for number in list(self._files)[:count]:
+            self._files.pop(number, None)  # before the user's entry, so that a thread that makes one now sees it gone
             self._users.pop(number, None)
-            self._files.pop(number, None)
 
     def clear(self) -> None:
         """Let go of all files."""
+        self._files = {}  # before the users' entries, as above
         self._users.clear()
-        self._files = {}
 
 
 _all: Final[set[Reference[KeptOpen[Any]]]] = set()

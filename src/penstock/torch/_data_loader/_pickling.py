@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from penstock._caught import Caught
-from penstock._pickles import pickler, reduced_array, reduced_tensor
+from penstock._pickles import generators, pickler, reduced_array, reduced_tensor
 from penstock._processes import missing, unimportable
 from penstock._tensors import dtype_name, obstacle, on_host, tensor_bytes, tensor_over
 from penstock.torch._data_loader._mapped_memory import MappedFile, ProcessMaps
@@ -150,6 +150,7 @@ def _tensor_pickler(kind: type[pickle.Pickler], maps: ProcessMaps | None = None)
             torch.UntypedStorage: partial(_reduced_storage, maps),
             np.ndarray: mapped,
             np.memmap: mapped,
+            **generators(),
         }
     own: Any = kind
     theirs: Any = copyreg.dispatch_table if kind is pickle.Pickler else own.dispatch_table
