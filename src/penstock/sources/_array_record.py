@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from penstock._optional import need
 from penstock._os import renewed_after_fork
-from penstock.errors import CorruptRecordError, SourceError
+from penstock.errors import CorruptRecordError
 from penstock.sources._kept_blocks import DECODED_BYTES, KeptBlocks, Waste, check_decoded_bytes, rows_of_blocks
 from penstock.sources._kept_open import KeptOpen
 from penstock.sources._local_files import (
@@ -182,24 +182,9 @@ class ArrayRecord:
         return _open(self._files[number])
 
     def _decoded(self, number: int, keys: Sequence[int]) -> list[bytes]:
-        """Return records of one file, which the library decompresses.
-
-        Raises:
-            SourceError: the file can't be opened, or has changed.
-        """
+        """Return records of one file, which the library decompresses."""
         first = self._first(number)
-        try:
-            reader = self._readers.opened(number, self._open_file)
-        except SourceError:
-            raise
-        except OSError as error:
-            raise_source_error(
-                f"cannot read {self._files[number].path!r}: {error.strerror}. Restore the file, or raise the limit of "
-                "open files (ulimit -n).",
-                error,
-                source=repr(self),
-                keys=keys,
-            )
+        reader = self._readers.opened(number, self._open_file)
         try:
             return _records_at(reader, [key - first for key in keys])
         except RuntimeError as error:
@@ -238,7 +223,14 @@ def _open(file: LocalFile) -> _Reader:
     check_unchanged(file)
     reader = _module().ArrayRecordReader(file.path, _OPTIONS)
     if not reader.ok():
-        os.close(os.open(file.path, os.O_RDONLY))  # raises the system's reason, which the library keeps to itself
+        try:
+            os.close(os.open(file.path, os.O_RDONLY))
+        except OSError as error:  # the system's reason, which the library keeps to itself
+            raise_source_error(
+                f"cannot read {file.path!r}: {error.strerror}. Restore the file, or raise the limit of open files "
+                "(ulimit -n).",
+                error,
+            )
         raise CorruptRecordError(
             f"{file.path!r} can't be read as ArrayRecord. It is of another format, truncated or damaged, or its writer "
             "wasn't closed: restore it, or write it again."
