@@ -106,6 +106,8 @@ class Sums(NamedTuple):
             epoch, step, done, batches = seen.later
             sums = sums._replace(position=Position(epoch, step, done, position.of), batches=batches)
         sums = sums._replace(written=sums.at, waits_since=since)
+        if sums.batches > values["batches"]:  # of a time after the page was written
+            sums = sums._replace(at=max(now, sums.at))
         if since:
             return sums._replace(at=max(now, sums.at), wait_seconds=sums.wait_seconds + max(now - since, 0.0))
         return sums._replace(at=now) if now - sums.at > STALE_SECONDS else sums
