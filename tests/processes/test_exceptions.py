@@ -40,7 +40,11 @@ class FrozenError(Exception):
 
 def test_an_exception_that_refuses_a_note_arrives_as_itself() -> None:
     """It has no traceback of the other process then."""
-    assert type(unpack_error(pack_error(FrozenError()))) is FrozenError
+    with pytest.raises(FrozenError) as raised:
+        raise FrozenError from ValueError("the cause")
+    arrived = unpack_error(pack_error(raised.value, with_cause=True))
+    assert type(arrived) is FrozenError
+    assert isinstance(arrived.__cause__, ValueError)
 
 
 class InterruptingError(Exception):

@@ -176,7 +176,7 @@ def _unpack(packed: PackedError, kind: type[Raised], replacement: Exception | No
         replacement = WorkerError(f"process {packed.pid} raised {packed.kind}: {packed.message}")
     error = original if isinstance(original, kind) else replacement
     if packed.cause is not None:
-        error.__cause__ = unpack_raised(packed.cause)
+        object.__setattr__(error, "__cause__", unpack_raised(packed.cause))  # its class may refuse to set attributes
     if packed.traceback:
         add_note(error, f"{place} process {packed.pid}:\n{packed.traceback}")
     return error

@@ -149,7 +149,7 @@ def _running_line() -> int | None:
 
 
 class _Script(NamedTuple):
-    """What is needed of the main module's source."""
+    """Parts of the main module's source."""
 
     conditions: tuple[ast.If, ...] = ()
     """The `if` statements at its top level."""
