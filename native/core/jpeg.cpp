@@ -134,15 +134,20 @@ bool begins_with(std::span<const std::uint8_t> bytes, std::string_view header) {
     return bytes.size() >= header.size() && std::memcmp(bytes.data(), header.data(), header.size()) == 0;
 }
 
-// Returns the orientation in a marker's EXIF; nothing if it has no such tag, and 1, which is upright, if the tag's
-// value is no integer.
+// Returns the orientation in a marker's EXIF; nothing if that is damaged or has no such tag, and 1, which is upright, if
+// the tag's value is no integer.
 std::optional<std::size_t> orientation_in_exif(std::span<const std::uint8_t> marker) {
     using namespace std::string_view_literals;
     constexpr auto header = "Exif\0\0"sv;
     constexpr std::size_t entry_bytes = 12, inline_bytes = 4;
     constexpr std::size_t tag = 0x0112;
     if (marker.size() < header.size() + 8 || !begins_with(marker, header)) return std::nullopt;
-    const Tiff tiff(marker.data() + header.size(), marker.size() - header.size());
+    const auto content = marker.subspan(header.size());
+    // Pillow takes the second byte order of 42, too, which some cameras write.
+    const bool is_tiff = begins_with(content, "II*\0"sv) || begins_with(content, "MM\0*"sv) ||
+                         begins_with(content, "II\0*"sv) || begins_with(content, "MM*\0"sv);
+    if (!is_tiff) return std::nullopt;  // damaged
+    const Tiff tiff(content.data(), content.size());
     const std::size_t directory = tiff.number(4, 4);
     const std::size_t entries = tiff.number(directory, 2);
     for (std::size_t entry = 0; entry < entries; ++entry) {

@@ -106,6 +106,14 @@ def test_an_orientation_is_read_by_its_type_and_from_xmp_as_pillow_reads_it() ->
     assert decode_crop_resize(stream.getvalue(), pixels=Pixels(exif=True)).shape == (5, 3, 3)
 
 
+def test_damaged_exif_turns_no_image() -> None:
+    """EXIF counts with each header that Pillow takes, a swapped 42 included; with another one the image is as stored."""
+    data, exif = encoded(photograph(5, 3)), exif_of("<", 3, "H2x")
+    for header, shape in [(b"II*\0", (5, 3, 3)), (b"II\0*", (5, 3, 3)), (b"II\0\0", (3, 5, 3)), (b"XX*\0", (3, 5, 3))]:
+        turned = with_metadata(data, exif.replace(b"II*\0", header))
+        assert decode_crop_resize(turned, pixels=Pixels(exif=True)).shape == shape, header
+
+
 @pytest.mark.parametrize("layout", ["HWC", "CHW"])
 def test_forms_are_those_of_normalize_images(layout: Any) -> None:
     """A normalised result has the bytes of normalize_images, in both layouts, also in given memory."""
