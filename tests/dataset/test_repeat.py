@@ -114,6 +114,29 @@ def test_the_error_of_a_repeat_without_end_is_at_one_element() -> None:
         first_after(100_000)
 
 
+def test_a_function_that_makes_nothing_in_a_repeat_without_end_is_an_error() -> None:
+    """A split that makes no element of 100,000 in a row fails at that one, after what it made before."""
+
+    def first_after(count: int) -> int:
+        numbers = ps.range(3).repeat().map_with_origin(lambda _, origin: origin.index)
+        made = numbers.flat_map(lambda number: [number] if number in {5, count} else [])
+        with ps.Loader(made.batch(1)) as loader:
+            batches = iter(loader)
+            assert next(batches)[0] == 5
+            return int(next(batches)[0])
+
+    assert first_after(100_005) == 100_005
+    with pytest.raises(GraphError, match=r"; flat_map\(.*\) made nothing of 100,000 elements in a row, in passes of 3"):
+        first_after(100_006)
+
+
+@pytest.mark.long
+def test_the_definition_of_a_split_that_makes_nothing_is_an_error() -> None:
+    """The definition raises the same error."""
+    with pytest.raises(GraphError, match="made nothing of 100,000 elements in a row, in passes of 3"):
+        next(epoch_of(ps.range(3).flat_map(lambda _: []).repeat(), 1))
+
+
 @pytest.mark.long
 def test_the_definition_of_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
     """The definition raises the same error."""

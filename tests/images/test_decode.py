@@ -107,7 +107,7 @@ def test_an_orientation_is_read_by_its_type_and_from_xmp_as_pillow_reads_it() ->
 
 
 def test_damaged_exif_turns_no_image() -> None:
-    """EXIF counts with each header that Pillow takes, a swapped 42 included; with another one the image is as stored."""
+    """EXIF counts with each header that Pillow takes, a swapped 42 included; with another one nothing is turned."""
     data, exif = encoded(photograph(5, 3)), exif_of("<", 3, "H2x")
     for header, shape in [(b"II*\0", (5, 3, 3)), (b"II\0*", (5, 3, 3)), (b"II\0\0", (3, 5, 3)), (b"XX*\0", (3, 5, 3))]:
         turned = with_metadata(data, exif.replace(b"II*\0", header))

@@ -34,6 +34,7 @@ from penstock._graph import (
     row_location,
     whereabouts,
 )
+from penstock._streaming._empty_passes import empty_pieces_of
 from penstock._streaming._policy import CHUNK_ELEMENTS, CHUNK_SECONDS, INPUT_ELEMENTS
 from penstock._streaming._stage import (
     LARGEST,
@@ -186,9 +187,12 @@ def _only(chunk: Chunk, kept: list[int]) -> Chunk:
 
 def split(step: Split, below: Iterator[LocatedElement], context: Context) -> Iterator[LocatedElement]:
     """Yield the pieces of each element: the definition."""
-    value = list_splitting_of(step)
+    value, empty = list_splitting_of(step), empty_pieces_of(step)
     for element, location in below:
-        for number, piece in enumerate(value.split(step, element, partial(_same, location), context, element_at)):
+        pieces = value.split(step, element, partial(_same, location), context, element_at)
+        if empty is not None:
+            empty.read([pieces])
+        for number, piece in enumerate(pieces):
             yield piece, row_location(location, number)
 
 
@@ -210,7 +214,7 @@ class RowsStage:
 
     def run(self, token: Token, /) -> Iterator[Chunk]:
         below, skip, *after = token
-        pace = _Pace(PARENT_ELEMENTS, CHUNK_ELEMENTS)
+        pace, empty = _Pace(PARENT_ELEMENTS, CHUNK_ELEMENTS), empty_pieces_of(self.step)
         for chunk in self.below.run(below):
             for parents in pace.parts(chunk) if chunk.elements else ():
                 if skip:
@@ -223,6 +227,8 @@ class RowsStage:
                 rows = sum(map(len, lists))
                 self.context.times.lap(self.step, rows)
                 pace.took(began, len(parents.elements), rows)
+                if empty is not None:
+                    empty.read(lists)  # elements before those that are too many were in other parts
                 if lists and skip:
                     check_enough(skip, len(lists[0]), "an element with several rows")
                 if lists:

@@ -16,9 +16,13 @@ that was kept. After a seek to a position, or a change of the number of ranks, t
 
 Rejected: a count above folds, since a fold may need many passes for one element, as a large batch of a short dataset
 does. So a fold that returns nothing is not noticed. Neither is a filter above a stream, whose passes have no length.
+A `flat_map` holds nothing, so the elements of which it made nothing count in the same way (`EmptyPieces`).
 Also a look at the output whenever a pass begins: nothing above the inputs knows passes, since each input repeats by
 itself, and only the state of a user's fold could tell a pass that was in vain from one that the fold still holds.
 """
+
+from collections.abc import Sequence, Sized
+from typing import NoReturn
 
 from penstock._graph import (
     Combine,
@@ -27,6 +31,7 @@ from penstock._graph import (
     Map,
     Node,
     Reindex,
+    Split,
     is_endless,
     is_indexable,
     length,
@@ -49,7 +54,7 @@ class EmptyPasses:
     def __init__(self, node: Node, pass_length: int) -> None:
         self._node = node
         self._pass_length = pass_length
-        self._limit = max(EMPTY_PASSES * pass_length, EMPTY_ELEMENTS)
+        self._limit = _limit(pass_length)
         self._first: int | None = None  # the first number of the elements that were left out one after the other
         self._number = 0
 
@@ -88,16 +93,66 @@ class EmptyPasses:
         self.read(stop)
 
 
+class EmptyPieces:
+    """Counts the elements of which a split made nothing, one after the other.
+
+    Args:
+        step: the split.
+        pass_length: the number of elements of a pass.
+    """
+
+    def __init__(self, step: Split, pass_length: int) -> None:
+        self._step = step
+        self._pass_length = pass_length
+        self._limit = _limit(pass_length)
+        self._empty = 0
+
+    def read(self, pieces: Sequence[Sized]) -> None:
+        """Note the pieces of each of the next elements.
+
+        Raises:
+            GraphError: the elements without pieces are whole passes.
+        """
+        for each in pieces:
+            self._empty = 0 if len(each) else self._empty + 1
+            if self._empty == self._limit:
+                self._fail()
+
+    def _fail(self) -> NoReturn:
+        raise GraphError(
+            f"a repeat without end needs a pass that has elements; {verb_text(self._step)} made nothing of "
+            f"{self._limit:,} elements in a row, in passes of {self._pass_length:,}. Correct the function, or give "
+            "repeat a number of passes"
+        )
+
+
 def empty_passes_of(node: Node) -> EmptyPasses | None:
     """Return the counter of a block input; None if it leaves nothing out, or has an end."""
     if is_indexable(node) or not is_endless(node):
         return None
-    indexable = node
-    while isinstance(indexable, Map | Filter) and not is_indexable(indexable):
-        indexable = indexable.parent
-    total = length(indexable) or 0
-    lengths = [total // passes for step in walk(indexable) if (passes := _passes(step))]
-    return EmptyPasses(node, max(*lengths, 1)) if lengths else None
+    pass_length = _pass_length(node)
+    return None if pass_length is None else EmptyPasses(node, pass_length)
+
+
+def empty_pieces_of(step: Split) -> EmptyPieces | None:
+    """Return the counter of a split; None if what it reads has an end, or passes whose length isn't known."""
+    pass_length = _pass_length(step.parent) if is_endless(step) else None
+    return None if pass_length is None else EmptyPieces(step, pass_length)
+
+
+def _limit(pass_length: int) -> int:
+    return max(EMPTY_PASSES * pass_length, EMPTY_ELEMENTS)
+
+
+def _pass_length(node: Node) -> int | None:
+    """Return the number of elements of a pass of an endless block input; None if no step below makes passes."""
+    while isinstance(node, Map | Filter) and not is_indexable(node):
+        node = node.parent
+    if not is_indexable(node):
+        return None
+    total = length(node) or 0
+    lengths = [total // passes for step in walk(node) if (passes := _passes(step))]
+    return max(*lengths, 1) if lengths else None
 
 
 def _passes(step: Node) -> int:
