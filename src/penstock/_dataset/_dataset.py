@@ -605,10 +605,10 @@ class Dataset(NotesErrors, Generic[T_co]):
         of the next one. If there is a `mix`, `concatenate`, `interleave` or `zip` of several parts below, these must
         have positions: parts that are read in order could only be repeated one by one, as `mix(stop="never")` does.
 
-        If filters, or functions with `on_error="skip"`, leave out all elements of a repeat without end, reading raises
-        GraphError after 20 passes in which there was none, and at least 100,000 elements. Nothing is counted above a
-        fold, a batch, `stream` or `flat_map` without `counts=`: if these, or filters above them, leave nothing, reading
-        goes on for ever.
+        If filters, or functions with `on_error="skip"`, leave out all elements of a repeat without end, or `flat_map`
+        makes nothing of them, reading raises GraphError after 20 passes in which there was none, and at least 100,000
+        elements. Nothing is counted above a fold, a batch, `stream` or `flat_map` without `counts=`: if these, or
+        filters above them, leave nothing, reading goes on for ever.
 
         Args:
             times: the number of passes in an epoch of the result; None repeats without end. If the dataset has
