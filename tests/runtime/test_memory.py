@@ -136,6 +136,17 @@ def test_keeping_all_batches_is_safe() -> None:
         assert numbers_of(kept) == first
 
 
+@in_places("processes", "isolated")
+@pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
+def test_few_of_many_kept_batches_take_a_descriptor(place: dict[str, Any]) -> None:
+    """Of 200 batches that are kept, those after the first 64 or so are copies, which need none."""
+    with ps.Loader(large(200, 1), **place) as loader:
+        before = len(os.listdir("/proc/self/fd"))
+        kept = list(loader)
+        assert len(os.listdir("/proc/self/fd")) - before < 100
+        assert numbers_of(kept) == expected(200, 1)
+
+
 @in_places("threads", "processes")
 def test_one_batch_is_computed_while_the_loop_is_at_another(place: dict[str, Any], tmp_path: Path) -> None:
     """With `prefetch=1` the next batch is begun once the loop has dropped the batch before its own."""

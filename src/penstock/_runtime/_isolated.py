@@ -75,6 +75,7 @@ from penstock._runtime._policy import (
     KEPT_MESSAGES,
     LEFT_SECONDS,
     MAX_HELPER_DEATHS,
+    MAX_KEPT,
     STARVED_SECONDS,
     STEPS_SINGLY,
 )
@@ -106,6 +107,7 @@ class BatchReader(TensorPipeReader):
     """
 
     _keeps_unreadable = True
+    _max_kept = MAX_KEPT
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when `receive` may have become quick."""

@@ -33,6 +33,7 @@ MIN_PARENTS: Final = 2.0  # parents of a job of known bytes, at least: one in tw
 MAX_PARENT_BATCHES: Final = 1 << 12  # batches of a job that has whole parents: a parent may have as many rows
 LARGE_ELEMENT_BYTES: Final = 1 << 24  # an element without a batch of which workers have one each ahead, not two
 COPIED_BYTES: Final = 1 << 16  # arrays that are copied out of a job's memory: kept labels don't keep the images
+MAX_KEPT: Final = 64  # regions of batches that the consumer keeps, each with a descriptor: further batches are copied
 
 # -- Blocks, and the ring.
 

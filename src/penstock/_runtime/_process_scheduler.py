@@ -52,7 +52,7 @@ from penstock._readings import words_for
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
-from penstock._runtime._policy import BLOCKS, COPIED_BYTES, MAX_CRASHES, MAX_CRASHES_IN_ROWS, SLOTS
+from penstock._runtime._policy import BLOCKS, MAX_CRASHES, MAX_CRASHES_IN_ROWS, SLOTS
 from penstock._runtime._process_work import OWNERS_PLAN, Described, merged_batches, parts_of, work
 from penstock._runtime._region_pool import ANY_SIZE
 from penstock._runtime._scheduler import Armed, AtWork, Client, Scheduler
@@ -339,7 +339,7 @@ class ProcessScheduler(Scheduler):
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region | None) -> None:
         """Take the results of a job from the memory in which processes left them."""
         number, client, job = armed
-        copied_bytes = sys.maxsize if client.plan.copy else COPIED_BYTES
+        copied_bytes = client.region_pool.copied_bytes(client.ahead + 1)
         if lease is None:
             self._take_sent(slot, client, job, spill)
             return

@@ -4,17 +4,23 @@ import sys
 from typing import Final
 
 from penstock._memory import Region, forks
+from penstock._runtime._policy import COPIED_BYTES, MAX_KEPT
 
 ANY_SIZE: Final = sys.maxsize
 """The largest size of a region where all are small enough."""
 
 
 class RegionPool:
-    """The memory of one client's jobs: leased regions and idle ones. It changes with the scheduler owned."""
+    """The memory of one client's jobs: leased regions and idle ones. It changes with the scheduler owned.
 
-    def __init__(self) -> None:
+    Args:
+        copies: whether all arrays are copied out of it.
+    """
+
+    def __init__(self, *, copies: bool) -> None:
         self.most_idle = 0
         """The number of idle regions that are worth keeping."""
+        self._copies = copies
         self._leased: dict[int, Region] = {}
         self._used: dict[int, int] = {}  # bytes in use of each
         self._forks: dict[int, int] = {}  # before each was leased
@@ -65,7 +71,15 @@ class RegionPool:
         Args:
             newest: the number of jobs whose batches a loop uses in passing.
         """
-        return sum(before < self._jobs - newest for before in self._delivered.values())
+        return sum(before < self._jobs - newest for before in self._delivered.copy().values())
+
+    def copied_bytes(self, newest: int) -> int:
+        """Return the size of arrays that are copied out of a region, at most: that of all, if many regions are kept.
+
+        Args:
+            newest: as for `kept`.
+        """
+        return sys.maxsize if self._copies or self.kept(newest) > MAX_KEPT else COPIED_BYTES
 
     def take_back(self, number: int) -> list[Region]:
         """Record that a job's region is idle again; remove and return it if the process was forked meanwhile.

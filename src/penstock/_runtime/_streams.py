@@ -15,7 +15,6 @@ An error that `is_ready` meets is kept for `next`, but without its frames (`with
 the user's loader among their variables, so with them a dropped loader would be kept, and its processes would run on.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -35,7 +34,6 @@ from penstock._runtime._batches import (
     without,
 )
 from penstock._runtime._failing_work import crashing_row_error
-from penstock._runtime._policy import COPIED_BYTES
 from penstock._runtime._queue import Cutter, JobQueue, ReadyQueue, open_queue
 from penstock._runtime._recovery import leave_to_steps, may_repeat
 from penstock._runtime._scheduler import Client, Scheduler
@@ -473,7 +471,6 @@ class BatchSupplier(Supplier[BatchJob]):
         self._plan = plan
         self.counts = not plan.ordered
         self._remaining = step_ranges  # the steps of which no job was taken yet, in order
-        self._copied_bytes = sys.maxsize if plan.copy else COPIED_BYTES
         self._inline = InlineBatches(plan.batches, plan.shard, client.consumer_context())
 
     def open(self) -> JobQueue[BatchJob]:
@@ -485,7 +482,8 @@ class BatchSupplier(Supplier[BatchJob]):
         self._remaining = without(self._remaining, job.work.step_range)
         if job.failed or decide(LEFT_TO_CONSUMER, 0):
             return []
-        return job.work.batches(job.parts, job.results, self._copied_bytes)
+        copied_bytes = self._client.region_pool.copied_bytes(self._client.ahead + 1)
+        return job.work.batches(job.parts, job.results, copied_bytes)
 
     def delivered(self, job: BatchJob, index: int, batch: Element) -> Token:
         del batch

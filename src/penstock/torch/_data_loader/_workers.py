@@ -29,7 +29,6 @@ from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
 from penstock._plan import Batches, Limits, Plan, Shard, StartMethod
 from penstock._processes import import_ahead
 from penstock._runtime import (
-    COPIED_BYTES,
     MAX_JOB_BATCHES,
     Client,
     Job,
@@ -306,8 +305,6 @@ class AsReady(InOrder, ReadyQueue[DrawnJob]):
 
 Queue: TypeAlias = InOrder | AsReady
 _MAX_ATTEMPTS: Final = 8  # at a batch whose memory was too small, or whose rows have another layout
-_MAX_KEPT: Final = 64  # batches kept by the consumer, with a descriptor each; further ones are copied
-_EVERYTHING: Final = 1 << 62
 _START_SECONDS: Final = 60.0  # of workers, at least
 
 
@@ -430,8 +427,7 @@ class Workers:
     def batches(self, job: DrawnJob) -> list[Callable[[], object]]:
         """Return a function for each batch of a complete job, which returns the batch, or raises."""
         self.attempts = 0
-        kept = self._client.region_pool.leased - self._ahead.most > _MAX_KEPT
-        return job.work.made(job.results, _EVERYTHING if kept else COPIED_BYTES)
+        return job.work.made(job.results, self._client.region_pool.copied_bytes(self._ahead.most))
 
     def is_to_be_repeated(self, job: DrawnJob) -> bool:
         """Count an attempt, and return whether a failed job only needs another one, in other memory, or by batches."""

@@ -17,6 +17,7 @@ import io
 import os
 import select
 import socket
+import sys
 import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -91,6 +92,8 @@ class TensorPipeReader:
     """
 
     _keeps_unreadable = False
+    _max_kept = sys.maxsize
+    """The number of messages whose memory may be kept here; beyond it all leaves are copies."""
 
     def __init__(
         self,
@@ -319,6 +322,7 @@ class TensorPipeReader:
                 allow_pickle=self._allow_pickle,
                 copy=self._copy,
                 keeps_unreadable=self._keeps_unreadable,
+                max_kept=self._max_kept,
             )
             if self._num_writers is not None and self._accepted >= self._num_writers:
                 refusal = (
@@ -425,7 +429,13 @@ class Connection:
     """
 
     def __init__(
-        self, connected: socket.socket, *, allow_pickle: bool, copy: bool, keeps_unreadable: bool = False
+        self,
+        connected: socket.socket,
+        *,
+        allow_pickle: bool,
+        copy: bool,
+        keeps_unreadable: bool = False,
+        max_kept: int = sys.maxsize,
     ) -> None:
         self.descriptors = [connected.fileno()]
         self.ended = False
@@ -435,6 +445,7 @@ class Connection:
         self._decoder = Decoder(allow_pickle=allow_pickle, keeps_unreadable=keeps_unreadable)
         self._allow_pickle = allow_pickle
         self._copy = copy
+        self._max_kept = max_kept
         self._starved: Starved | None = None
         self._arena: AttachedArena | None = None
         self._device_slots: dict[int, ReaderSlot] = {}  # by the arena slots of their tickets
@@ -596,7 +607,8 @@ class Connection:
             self._slots_each = 1
         arena.acknowledge()
         self._starved = None
-        return self._decoder.decode(message.head, memory, places, copy=self._copy)
+        copy = self._copy or self.held - self.capacity > self._max_kept
+        return self._decoder.decode(message.head, memory, places, copy=copy)
 
     def _send_quietly(self, frame: Frame) -> None:
         with contextlib.suppress(OSError):  # it has ended, or its socket is full
