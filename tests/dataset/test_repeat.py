@@ -134,7 +134,11 @@ def test_a_function_that_makes_nothing_in_a_repeat_without_end_is_an_error() -> 
 def test_the_definition_of_a_split_that_makes_nothing_is_an_error() -> None:
     """The definition raises the same error."""
     with pytest.raises(GraphError, match="made nothing of 100,000 elements in a row, in passes of 3"):
-        next(epoch_of(ps.range(3).flat_map(lambda _: []).repeat(), 1))
+        next(epoch_of(ps.range(3).flat_map(_nothing).repeat(), 1))
+
+
+def _nothing(_: int) -> list[int]:
+    return []
 
 
 @pytest.mark.long
