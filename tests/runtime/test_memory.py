@@ -136,15 +136,27 @@ def test_keeping_all_batches_is_safe() -> None:
         assert numbers_of(kept) == first
 
 
-@in_places("processes", "isolated")
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        place_of("processes", "penstock._runtime._region_pool"),
+        place_of("isolated", "penstock._runtime._isolated"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
-def test_few_of_many_kept_batches_take_a_descriptor(place: dict[str, Any]) -> None:
-    """Of 200 batches that are kept, those after the first 64 or so are copies, which need none."""
-    with ps.Loader(large(200, 1), **place) as loader:
+def test_few_of_many_kept_batches_take_a_descriptor(module: str, place: dict[str, Any], monkeypatch: Any) -> None:
+    """Of 80 large batches that are kept, those after the first ones are copies, which need none."""
+    monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
+    with ps.Loader(large(80, 1).map(larger), **place) as loader:
         before = len(os.listdir("/proc/self/fd"))
         kept = list(loader)
-        assert len(os.listdir("/proc/self/fd")) - before < 100
-        assert numbers_of(kept) == expected(200, 1)
+        assert len(os.listdir("/proc/self/fd")) - before < 40
+        assert numbers_of(kept) == expected(80, 1)
+
+
+def larger(batch: Any) -> Any:
+    """Return a batch with nine times as many numbers, so that each is sent by itself."""
+    return np.repeat(batch, 9, axis=1)
 
 
 @in_places("threads", "processes")

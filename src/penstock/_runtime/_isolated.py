@@ -107,7 +107,6 @@ class BatchReader(TensorPipeReader):
     """
 
     _keeps_unreadable = True
-    _max_kept = MAX_KEPT
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when `receive` may have become quick."""
@@ -136,6 +135,9 @@ class BatchReader(TensorPipeReader):
 
     def _warn_about_kept_elements(self) -> None:
         pass
+
+    def _max_kept(self) -> int:
+        return MAX_KEPT
 
 
 class LoaderHelper(HelperProcess[BatchReader]):

@@ -92,8 +92,6 @@ class TensorPipeReader:
     """
 
     _keeps_unreadable = False
-    _max_kept = sys.maxsize
-    """The number of messages whose memory may be kept here; beyond it all leaves are copies."""
 
     def __init__(
         self,
@@ -322,7 +320,7 @@ class TensorPipeReader:
                 allow_pickle=self._allow_pickle,
                 copy=self._copy,
                 keeps_unreadable=self._keeps_unreadable,
-                max_kept=self._max_kept,
+                max_kept=self._max_kept(),
             )
             if self._num_writers is not None and self._accepted >= self._num_writers:
                 refusal = (
@@ -405,6 +403,10 @@ class TensorPipeReader:
         self._put_back.clear()
         self._listening.close()
         remove_file(self._address)
+
+    def _max_kept(self) -> int:
+        """Return the number of messages whose memory may be kept here; beyond it all leaves are copies."""
+        return sys.maxsize
 
     def _accept_last(self) -> None:
         """Send the last frame to writers that were not accepted yet, too."""
