@@ -140,23 +140,23 @@ def test_keeping_all_batches_is_safe() -> None:
     ("module", "place"),
     [
         place_of("processes", "penstock._runtime._region_pool"),
-        place_of("isolated", "penstock._runtime._isolated"),
+        place_of("isolated processes", "penstock._runtime._isolated"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
 def test_few_of_many_kept_batches_take_a_descriptor(module: str, place: dict[str, Any], monkeypatch: Any) -> None:
-    """Of 80 large batches that are kept, those after the first ones are copies, which need none."""
+    """Of 60 large elements that are kept, those after the first ones are copies, which need none."""
     monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
-    with ps.Loader(large(80, 1).map(larger), **place) as loader:
+    with ps.Loader(ps.range(60).map(larger), **place) as loader:
         before = len(os.listdir("/proc/self/fd"))
         kept = list(loader)
         assert len(os.listdir("/proc/self/fd")) - before < 40
-        assert numbers_of(kept) == expected(80, 1)
+    assert [(number[0], number[-1]) for number in kept] == [(number, number) for number in range(60)]
 
 
-def larger(batch: Any) -> Any:
-    """Return a batch with nine times as many numbers, so that each is sent by itself."""
-    return np.repeat(batch, 9, axis=1)
+def larger(number: int) -> Any:
+    """Return a row that is so large that it is sent by itself."""
+    return np.full(16 * ROW, number)
 
 
 @in_places("threads", "processes")
