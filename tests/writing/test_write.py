@@ -255,7 +255,7 @@ def is_killed_at(folder: Path, point: int) -> bool:
         operations = itertools.count(1)
 
         def kill(event: str, arguments: tuple[object, ...]) -> None:
-            of_folder = event in {"open", "os.mkdir", "os.rename", "os.remove", "os.listdir", "os.scandir"}
+            of_folder = event in {"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.listdir", "os.scandir"}
             if of_folder and str(folder) in str(arguments[0]) and next(operations) == point:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -622,6 +622,22 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "00000.arrow").write_bytes(b"short")
     with pytest.raises(UsageError, match=r"00000\.arrow' was changed: the manifest has bytes .*, and the file 5\."):
         ps.write(numbers(), tmp_path, num_workers=0)
+
+
+def test_of_two_datasets_at_once_the_folder_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call whose description comes after that of another call is refused, even if it found none before."""
+    others, fsync = [numbers(40)], os.fsync
+
+    def write_another(descriptor: int) -> None:
+        fsync(descriptor)
+        if others:
+            threads.submit(ps.write, others.pop(), tmp_path / "both", "tar", num_workers=0).result()
+
+    monkeypatch.setattr(os, "fsync", write_another)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(UsageError, match="differ in dataset, fingerprint"):
+        ps.write(numbers(41), tmp_path / "both", "tar", num_workers=0)
+    ps.write(numbers(40), tmp_path / "alone", "tar", num_workers=0)
+    assert digests(tmp_path / "both") == digests(tmp_path / "alone")
 
 
 def test_a_shard_that_was_changed_gets_no_new_checksum(tmp_path: Path) -> None:

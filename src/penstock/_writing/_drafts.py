@@ -14,7 +14,7 @@ import io
 import os
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from penstock._os import this_host
@@ -72,8 +72,13 @@ class Draft(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def drafted(path: str) -> Generator[Draft]:
-    """Yield the draft of a file, which gets its name at the end; after an exception, no file is left."""
+def drafted(path: str, name: Callable[[str, str], object] = os.replace) -> Generator[Draft]:
+    """Yield the draft of a file, which gets its name at the end; after an exception, no file is left.
+
+    Args:
+        path: of the file.
+        name: gives the draft, its first argument, the path, its second.
+    """
     draft = draft_of(path)
     try:
         with open(draft, "wb", buffering=0) as file:
@@ -81,11 +86,23 @@ def drafted(path: str) -> Generator[Draft]:
             yield given
             with given.named():
                 os.fsync(file.fileno())
-        os.replace(draft, path)
+        name(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.remove(draft)
         raise
+
+
+def name_first(draft: str, path: str) -> None:
+    """Give a draft its name, unless another file has it; where the file system has no links, replace that one."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:
+        os.replace(draft, path)
+        return
+    os.remove(draft)
 
 
 def file_entry(path: str) -> dict[str, Any]:

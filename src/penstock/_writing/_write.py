@@ -22,7 +22,7 @@ from penstock._plan import Limits
 from penstock._processes import import_ahead
 from penstock._progress import Progress, counted
 from penstock._runtime import Workers, usable_processors
-from penstock._writing._drafts import draft_of, drafted, file_entry, remove_leftovers
+from penstock._writing._drafts import draft_of, drafted, file_entry, name_first, remove_leftovers
 from penstock._writing._formats import Block, Format, format_of, modules_of
 from penstock.errors import UsageError
 
@@ -371,8 +371,9 @@ def _claim(shards: Shards) -> None:
                 f"{folder!r} has a file {taken!r}, as write names its own, but no {_DESCRIPTION}, so write didn't make "
                 f"it. {_ELSEWHERE}"
             )
-        _write_json(path, description)
-    elif found != description:
+        _write_json(path, description, name_first)
+        found = _read_json(path, description, _ELSEWHERE)  # another call may have been faster
+    if found is not None and found != description:
         differing = [name for name, value in found.items() if description.get(name) != value]
         raise UsageError(
             f"{folder!r} has the shards of another call of write; the two differ in {', '.join(differing)}. It wrote "
@@ -466,8 +467,8 @@ def _read_json(path: str, names: Iterable[str], remedy: str) -> dict[str, Any] |
     return cast("dict[str, Any]", found)
 
 
-def _write_json(path: str, content: Mapping[str, Any]) -> None:
-    with drafted(path) as draft:
+def _write_json(path: str, content: Mapping[str, Any], name: Callable[[str, str], object] = os.replace) -> None:
+    with drafted(path, name) as draft:
         draft.write(json.dumps(content, indent=1).encode())
 
 
