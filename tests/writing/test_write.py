@@ -502,6 +502,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("arrow", {"x": np.zeros((2, 0))}, "'x' at position 0 is a float"),
     ("arrow", {"x": MASKED}, "must not be masked.*Field 'x' at position 0"),
     ("arrow", {"x": MASKED[0]}, "must not be masked.*Field 'x' at position 0"),
+    ("arrow", {"x": {"a": MASKED[0]}}, "'x' at position 0 is a dict, .*: tables have no mask"),
+    ("arrow", {"x": [MASKED[0]]}, "'x' at position 0 is a list, .*: tables have no mask"),
     ("arrow", {"x": {"a", "b"}}, "'x' at position 0 is a set, .*: pyarrow .* of a set, but its order"),
     ("arrow", {"x": [{"a": {1}}]}, "'x' at position 0 is a list, .*: .* of a set, but its order"),
     ("arrow", {"x": [DAY, MOMENT]}, "'x' at position 0 is a list, .* of a datetime"),

@@ -212,13 +212,17 @@ def _need_no_seconds(columns: Sequence[tuple[str, Kind]]) -> None:
 
 
 def _need_unmasked(name: str, positions: Positions, values: list[object]) -> None:
-    kinds = {*map(type, values)} - {np.ndarray}  # of a whole block: most have one, and no array
-    if any(issubclass(kind, np.ndarray) for kind in kinds) and any(map(is_masked, values)):
+    if _has_mask(values):
         position = next(at for at, value in zip(positions, values, strict=True) if is_masked(value))
         raise UsageError(
             f"an array in a table must not be masked: tables have no mask. Field {name!r} at position {position} is. "
             "Write data and mask as two fields."
         )
+
+
+def _has_mask(values: Sequence[object]) -> bool:
+    kinds = {*map(type, values)} - {np.ndarray}  # of a whole block: most have one, and no array
+    return any(issubclass(kind, np.ndarray) for kind in kinds) and any(map(is_masked, values))
 
 
 def _column(field: Kind, positions: Positions, values: list[object]) -> Column:
@@ -379,6 +383,10 @@ def _loss_text(given: type, kind: Kind) -> str:
     return f"pyarrow would make {kind} of a {given.__name__}{reason}"
 
 
+def _loss_of_a_mask(values: Sequence[object]) -> str | None:
+    return "tables have no mask, so write data and mask as two fields" if _has_mask(values) else None
+
+
 def _loss_of_a_zone(values: Sequence[object]) -> str | None:
     times = (value for value in values if isinstance(value, datetime.time))
     return "Arrow's times of day have no time zone" if any(time.tzinfo is not None for time in times) else None
@@ -411,6 +419,7 @@ _KEPT: Final[Mapping[str, tuple[tuple[type, ...], tuple[type, ...]]]] = {
 }
 """For types of Arrow: the classes whose values they keep, and classes derived from these whose values they don't."""
 _LOSSES: Final[Sequence[tuple[str, Callable[[Sequence[object]], str | None]]]] = (
+    ("is_list", _loss_of_a_mask),
     ("is_time64", _loss_of_a_zone),
     ("is_timestamp", _loss_of_an_instant),
     ("is_duration", _loss_of_nanoseconds),
