@@ -62,3 +62,12 @@ def test_other_loaders_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
         assert warnings_of(caplog, each) == 0
     for _ in range(2):
         assert warnings_of(caplog, made(shuffled(5)), most=1) == 0
+    below = ps.range(8).shuffle().random_map(noisy).epoch(0)
+    above = ps.range(8).shuffle().epoch(0)[1:].map(int).random_map(noisy)
+    for fixed in (below, above, ps.zip((below[1:], above))):
+        for _ in range(2):
+            assert warnings_of(caplog, made(fixed.batch(4, merge=list))) == 0
+    part = ps.concatenate([above, ps.range(8).random_map(noisy)])
+    assert [warnings_of(caplog, made(part.batch(4, merge=list))) for _ in range(2)] == [0, 1]
+    count = ps.range(8).epoch(0).select([1, 1]).random_map(noisy)  # its positions are those of the list
+    assert [warnings_of(caplog, made(count.batch(4, merge=list))) for _ in range(2)] == [0, 1]

@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from penstock._graph._coordinates import awaited_sources as awaited_sources
     from penstock._graph._coordinates import awaits as awaits
     from penstock._graph._coordinates import describe_record as describe_record
+    from penstock._graph._coordinates import draws_by_epoch as draws_by_epoch
     from penstock._graph._coordinates import flushed_ordinal as flushed_ordinal
     from penstock._graph._coordinates import indices as indices
     from penstock._graph._coordinates import key_block as key_block
@@ -180,6 +181,7 @@ else:
         Upcoming="penstock._graph._coordinates",
         awaited_sources="penstock._graph._coordinates",
         awaits="penstock._graph._coordinates",
+        draws_by_epoch="penstock._graph._coordinates",
         flushed_ordinal="penstock._graph._coordinates",
         indices="penstock._graph._coordinates",
         key_block="penstock._graph._coordinates",

@@ -57,13 +57,14 @@ from penstock._graph._nodes import (
     SourceNode,
     Split,
     Stream,
+    parents_of,
     root,
     walk,
 )
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError
 from penstock.events import Event, Substituted
-from penstock.sampling import ScalarSampler, facts_of, seed_positions
+from penstock.sampling import FixedEpoch, ScalarSampler, facts_of, seed_positions
 from penstock.sources import AwaitedSource, describe_key
 
 _ROWS_BITS: Final = 24  # of a row's number, if steps that make several elements of one are nested
@@ -175,6 +176,25 @@ def passes_below(sampler: ScalarSampler) -> bool:
     of the user's may take one twice, and the two must have different random streams: there the positions above count.
     """
     return facts_of(sampler).takes_once
+
+
+def draws_by_epoch(node: Node) -> bool:
+    """Return whether a random map of a node may draw other numbers in each epoch."""
+    if isinstance(node, Reindex) and isinstance(node.sampler, FixedEpoch):
+        return False
+    draws = isinstance(node, Map) and node.form not in {"none", "origin"} and not _is_seeded_by_one_epoch(node.parent)
+    return draws or any(map(draws_by_epoch, parents_of(node)))
+
+
+def _is_seeded_by_one_epoch(node: Node) -> bool:
+    """Return whether the seed positions of a node's elements are those of one epoch, in all epochs of the node."""
+    match node:
+        case Read() | Stream() | Combine() | Fold():
+            return False
+        case Reindex(parent=parent, sampler=sampler):
+            return isinstance(sampler, FixedEpoch) or (passes_below(sampler) and _is_seeded_by_one_epoch(parent))
+        case _:
+            return _is_seeded_by_one_epoch(node.parent)
 
 
 def row_seed_position(batch: SeedPosition, row: int) -> SeedPosition:

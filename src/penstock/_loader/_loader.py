@@ -15,10 +15,10 @@ from penstock._caught import Caught
 from penstock._dataset import LOADER_NAMES, Dataset, T_co, explain_methods, loader_text
 from penstock._graph import (
     Fingerprint,
-    Map,
     Node,
     Origin,
     Read,
+    draws_by_epoch,
     fingerprint,
     is_endless,
     need_count,
@@ -246,8 +246,7 @@ class Loader(NotesErrors, Generic[T_co]):
     def _text_if_epochs_differ(self) -> str:
         """Return a text that identifies the dataset; "" if its epochs are alike, or it can't be identified."""
         node, text = self._plan.node, ""
-        steps = (each for each in walk(node) if isinstance(each, Map))
-        if varies_by_epoch(node) or any(each.form not in {"none", "origin"} for each in steps):
+        if varies_by_epoch(node) or draws_by_epoch(node):
             with Caught(Exception):  # of a source's own fingerprint
                 known = self._fingerprint_at(0, 0)
                 text = f"{known.parts()} {known.details} {self._plan.shard}"
