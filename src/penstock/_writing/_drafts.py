@@ -127,7 +127,7 @@ def remove_leftovers(folder: str) -> None:
     for name in os.listdir(folder):
         found = ours.fullmatch(name)
         if found and not _is_alive(int(found[1])):
-            with contextlib.suppress(FileNotFoundError):  # another call removed it
+            with contextlib.suppress(OSError):  # another call removed it, or it is another user's, or read-only
                 os.remove(os.path.join(folder, name))
 
 
