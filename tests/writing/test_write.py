@@ -350,7 +350,7 @@ def test_more_than_99999_shards_have_the_order_of_their_names(tmp_path: Path) ->
     """A folder is read in the order of names, so all names are equally long."""
     for part in (10_000, 10_001, 100_000):
         ps.write(ps.range(100_001), tmp_path, "jsonl", shard_bytes=1, num_workers=0, part=(part, 100_001))
-    assert list(ps.read(tmp_path)) == [10_000, 10_001, 100_000]
+    assert list(ps.read(tmp_path / "*.jsonl")) == [10_000, 10_001, 100_000]
 
 
 def test_a_dataset_without_elements_is_read_back(tmp_path: Path) -> None:
@@ -358,6 +358,25 @@ def test_a_dataset_without_elements_is_read_back(tmp_path: Path) -> None:
     for form in FORMATS:
         assert ps.write(ps.range(0), tmp_path / form, form, num_workers=0).complete
         assert len(ps.read(tmp_path / form)) == 0
+
+
+def test_a_folder_without_some_shards_is_not_read(tmp_path: Path) -> None:
+    """It would be a shorter dataset; the shards that are there can be read by a glob, and all of them by the folder."""
+    dataset = ps.range(10)
+    ps.write(dataset, tmp_path, "jsonl", shard_bytes=10, num_workers=0, part=(0, 2))
+    with pytest.raises(UsageError, match=r"has no manifest\.json, .* Call write again"):
+        ps.read(tmp_path)
+    assert list(ps.read(tmp_path / "*.jsonl")) == [0, 1, 2, 3, 4]
+    ps.write(dataset, tmp_path, "jsonl", shard_bytes=10, num_workers=0)
+    assert list(ps.read(tmp_path)) == list(dataset)
+
+
+def test_a_description_of_another_program_is_no_sign_of_write(tmp_path: Path) -> None:
+    """A folder with a `description.json` of the user's is read."""
+    for content in ("{}", "no JSON", "[1]"):
+        (tmp_path / "description.json").write_text(content)
+        (tmp_path / "a.jsonl").write_text("1\n")
+        assert list(ps.read(tmp_path)) == [1]
 
 
 def test_odd_names_of_a_tar_file_come_back(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The source of a path: the format is chosen by the names of the files that are there, and by how they begin."""
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from penstock.sources._zarr import Zarr, is_zarr
 _BEGIN_BYTES: Final = 512
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz")
 _SHOWN: Final = 3  # names of files in a message
-_LEFT_BY_WRITE: Final = ["description.json", "manifest.json"]  # of a dataset without elements
+_LEFT_BY_WRITE: Final = ["description.json", "manifest.json"]  # before its shards, and after them
 _PART: Final = re.compile(r"-\d+-of-\d+$")  # as in train.tfrecord-00003-of-00010
 
 
@@ -133,6 +134,7 @@ def _source_of_folder(folder: str) -> Source:
         return written
     names = sorted((name for name in listed if not name.startswith(".")), key=os.fsencode)
     _need_no_compressed(names, folder)
+    _need_written(names, folder)
     paths = _without_indexes([os.path.join(folder, name) for name in names])
     known = [(path, found) for path in paths if (found := _named(path)) is not None]
     if known:
@@ -223,6 +225,25 @@ def _need_no_compressed(names: Sequence[str], folder: str) -> None:
                 "Decompress it first, move it elsewhere, or pass a glob of the other files, such as "
                 f"{os.path.join(folder, '*' + known.suffixes[0])!r}."
             )
+
+
+def _need_written(names: Sequence[str], folder: str) -> None:
+    """Check that a folder in which `write` has begun shards has all of them.
+
+    Raises:
+        UsageError: it hasn't.
+    """
+    description, manifest = _LEFT_BY_WRITE
+    if manifest in names or description not in names:
+        return
+    content: object = None
+    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, description), "rb") as stream:
+        content = json.load(stream)
+    if isinstance(content, dict) and "elements_per_shard" in content:
+        raise UsageError(
+            f"a folder of write must have all shards; {folder!r} has no {manifest}, which write adds after the last "
+            "one. Call write again to add those that are missing, or pass a glob of the shards that are there."
+        )
 
 
 def _named(path: str) -> _Format | None:
