@@ -1,5 +1,6 @@
 """After any damage to its files, a cache returns the element that was put, or nothing."""
 
+import os
 import shutil
 import struct
 import zlib
@@ -112,6 +113,24 @@ def test_a_damaged_element_can_be_put_again(tmp_path: Path) -> None:
     assert cache.put(0, b"a" * 100)
     for each in (cache, opened(tmp_path)):
         assert each.get(0) == b"a" * 100
+
+
+def test_elements_after_an_interrupted_one_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C just after an entry was written costs its element alone, and leaves no bytes of it."""
+    cache, writev = opened(tmp_path), os.writev
+
+    def interrupted(descriptor: int, parts: list[bytes]) -> int:
+        monkeypatch.undo()
+        writev(descriptor, parts)
+        raise KeyboardInterrupt
+
+    cache.put(0, b"a")
+    monkeypatch.setattr(os, "writev", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.put(1, b"b" * 50)
+    assert cache.put(2, b"c")
+    for each in (cache, opened(tmp_path)):
+        assert [each.get(position) for position in range(3)] == [b"a", MISSING, b"c"]
 
 
 def test_files_removed_meanwhile(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ class DiskCache:
         segment = self._segments[number]
         try:
             append(writer, [head, data])
-        except OSError:
+        except BaseException:  # also of a signal's handler, after the whole entry was written
             with contextlib.suppress(OSError):
                 os.ftruncate(writer, segment.size_bytes)
             raise
