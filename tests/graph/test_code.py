@@ -276,6 +276,12 @@ def test_what_identifies_an_object() -> None:
     assert code_identity(defined_here()) == code_identity(defined_there())
 
 
+def test_a_function_may_compare_with_masked() -> None:
+    """NumPy's constant `masked`, which refuses the attributes that its own `tobytes` sets, counts by its class."""
+    identities = {code_identity(closing_over(value)) for value in (np.ma.masked, np.ma.masked, np.zeros(()))}
+    assert len(identities) == 2
+
+
 def test_lambdas_and_local_functions_are_known() -> None:
     """Lambdas and local functions are found in partials, methods and objects of local classes."""
 

@@ -586,7 +586,7 @@ def _of_dict(values: dict[object, object], walk: Walk) -> str:
 
 
 def _of_array(array: NDArray[Any], walk: Walk) -> str:
-    if not walk.with_state:
+    if not walk.with_state or array is getattr(sys.modules.get("numpy.ma"), "masked", None):  # it is the only one
         return full_name(type(array))
     described = f"{full_name(type(array))} {array.dtype} {array.shape}"
     if array.dtype.hasobject:
