@@ -125,6 +125,7 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
     frozen.flags.writeable = False
     fields = np.zeros(3, np.dtype([("a", np.uint8), ("b", np.int32)]))["b"]
     given = {"frozen": frozen, "backwards": np.arange(4)[::-1], "broadcast": np.broadcast_to(1, 3), "field": fields}
+    given |= {"one backwards": np.ones((2, 1))[:, ::-1], "one field": fields[:1]}
     (element,) = door.Loader(ps.range(1).map(lambda _: given))
     assert {name: value.tolist() for name, value in element.items()} == {
         name: value.tolist() for name, value in given.items()

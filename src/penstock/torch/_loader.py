@@ -225,10 +225,8 @@ def _torch_dtype(dtype: np.dtype[Any]) -> _TorchDtype | None:
 
 
 def _can_be_shared(array: NDArray[Any]) -> bool:
-    flags = array.flags
-    if not flags.writeable:
-        return False
-    return flags.c_contiguous or all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    # torch looks at the strides of all axes, also of those of one element, which NumPy's `c_contiguous` passes over.
+    return array.flags.writeable and all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 
 
 def _no_tensor(path: str, array: NDArray[Any]) -> str:
