@@ -114,6 +114,26 @@ def test_the_order_of_streams_and_events(ahead: int) -> None:
         assert (placed["label"].item(), placed["empty"].shape, placed["n"]) == (step, (0,), "a")
 
 
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*quantiz")
+def test_tensors_that_are_not_dense_are_copied_on_delivery() -> None:
+    """Nested, quantized and sparse tensors, which have no place in pinned memory, arrive as they are."""
+    from penstock.torch._loader import CudaCopies  # noqa: PLC0415 - where torch is not installed the module is skipped
+
+    batch = {
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "quantized": torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8),
+        "sparse": torch.eye(3).to_sparse(),
+        "dense": torch.ones(4),
+    }
+    placed = CudaCopies(torch.device("cpu"), 1).begin(batch)()
+    assert placed["nested"].is_nested
+    assert [part.tolist() for part in placed["nested"].unbind()] == [[1.0] * 2, [1.0] * 3]
+    assert placed["quantized"].dequantize().tolist() == [1.0] * 3
+    assert placed["sparse"].to_dense().equal(torch.eye(3))
+    assert placed["dense"].tolist() == [1.0] * 4
+
+
 def keep_busy(cycles: int) -> None:
     """Keep the device's current stream busy."""
     torch.cuda._sleep(cycles)  # noqa: SLF001 - torch has no public way to do it

@@ -312,12 +312,15 @@ class CudaCopies:
         return hand_over
 
     def _moved(self, leaf: object) -> object:
-        """Return a leaf that isn't copied through pinned memory: a sparse tensor, one on a device, or no tensor."""
+        """Return a leaf that pinned memory has no place for: no tensor, one that isn't dense, or one on a device."""
         return leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _is_dense(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout is torch.strided
+    """Return whether a leaf is a tensor on the host that is its items alone, each by its strides."""
+    if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
+        return False
+    return leaf.layout is torch.strided and not leaf.is_nested and not leaf.is_quantized
 
 
 def _size_bytes(tensor: torch.Tensor) -> int:
