@@ -140,6 +140,36 @@ def test_two_processes_may_end_a_late_span_at_once(set_constant: Callable[[str, 
     assert dealer.next() is None
 
 
+def test_an_event_loop_is_woken_for_late_work(set_constant: Callable[[str, object], None]) -> None:
+    """The bell that an event loop waits for rings when a span is late; then another process gets it."""
+    set_constant("PATIENCE_SECONDS", 0.05)  # then the first span is late
+    processes, bell = Processes(), Bell()
+    learned = dealing.Learned(1, is_shared=False)
+    dealer = dealing.Dealer(processes, processes, [Numbers(0, 1)], learned=learned, bell=bell)
+    while len(processes.calls) < 2:
+        assert not dealer.is_ready()
+        dealer.ring_when_late()
+        assert bell.wait(60.0)
+    assert processes.given == [(0, Numbers(0, 1)), (1, Numbers(0, 1))]
+
+
+def test_without_processes_the_caller_computes(set_constant: Callable[[str, object], None]) -> None:
+    """When no process was ready for long, an event loop is woken; the caller then computes all spans, without waits."""
+    set_constant("PATIENCE_SECONDS", 0.05)
+    processes, bell = Processes(), Bell()
+    processes.ready, processes.members = 0, []
+    learned = dealing.Learned(1, is_shared=False)
+    dealer = dealing.Dealer(processes, processes, [Numbers(0, 3)], learned=learned, bell=bell)
+    while not dealer.is_ready():
+        dealer.ring_when_late()
+        assert bell.wait(60.0)
+    for number in range(3):
+        assert dealer.is_ready()
+        span = dealer.next()
+        assert (span.work, span.is_done) == (Numbers(number, 1), False)
+    assert dealer.next() is None
+
+
 def test_late_work_goes_to_a_host_that_is_late_with_nothing(set_constant: Callable[[str, object], None]) -> None:
     """While two of three hosts are late, each with other work, the third one gets it, even if it is busier."""
     set_constant("PATIENCE_SECONDS", 0.0)  # first spans are late at once

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import logging
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -286,6 +287,9 @@ class Dealer(Generic[WorkT]):
         self._ordered = ordered
         self._spans: deque[Span[WorkT]] = deque()  # in order; the first one is delivered next
         self._closed = False
+        self._alone_since: float | None = None  # by the monotonic clock: since when no process is ready
+        self._timer: threading.Timer | None = None  # for an event loop, whose waits have no end of their own
+        self._rings_at = -inf  # when the timer rings the bell, by the monotonic clock
         self._last_tries: WeakKeyDictionary[Member, _Try] = WeakKeyDictionary()  # of lost processes, what they were at
         self.is_over = False
         self.waiting_bytes = 0
@@ -295,9 +299,8 @@ class Dealer(Generic[WorkT]):
         """Return the next span; None if there is none, or, without a wait, none yet. If it `logs`, then long waits.
 
         The span has a result, or an error; or neither, if no process has been ready for long, so that the caller has to
-        compute it.
+        compute it, and those that follow as long as none is.
         """
-        alone_since: float | None = None  # since when no process is ready
         patience = Patience(self.stall if logs else _no_stall, None)
         while not self._closed:
             self._bell.clear()
@@ -311,13 +314,9 @@ class Dealer(Generic[WorkT]):
                 return done
             if not waits:
                 break
-            if self._team.ready:
-                alone_since = None
+            if self._alone_since is None:
                 self._await(patience)
-                continue
-            now = time.monotonic()
-            alone_since = now if alone_since is None else alone_since
-            if not self._bell.wait(max(PATIENCE_SECONDS - (now - alone_since), 0.0)):
+            elif not self._bell.wait(max(self._alone_since + PATIENCE_SECONDS - time.monotonic(), 0.0)):
                 return self._spans.popleft()
         return None
 
@@ -325,7 +324,24 @@ class Dealer(Generic[WorkT]):
         """Return whether `next` would not wait."""
         self._bell.clear()
         self._move()
-        return self._closed or not self._spans or self._done_of(self._spans) is not None
+        is_here = self._alone_since is not None and time.monotonic() >= self._alone_since + PATIENCE_SECONDS
+        return self._closed or not self._spans or is_here or self._done_of(self._spans) is not None
+
+    def ring_when_late(self) -> None:
+        """Ring the bell when a span is late, or no process has been ready for long: an event loop is about to wait."""
+        now = time.monotonic()
+        due = self._next_late_at(now) if self._alone_since is None else self._alone_since + PATIENCE_SECONDS
+        if due == inf or now < self._rings_at <= due:  # it may ring early; then the event loop asks again
+            return
+        self._stop_timer()
+        self._rings_at = due
+        timer = self._timer = threading.Timer(max(due - now, 0.0), self._bell.ring)
+        timer.daemon = True
+        timer.start()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def put_back(self, work: WorkT) -> None:
         """Add work before all other."""
@@ -334,6 +350,7 @@ class Dealer(Generic[WorkT]):
     def close(self) -> None:
         """Take no more spans; those that processes have are computed in vain. Any thread may call this."""
         self._closed = True
+        self._stop_timer()
         self._team.unlisten(self._bell)
         self._spans = deque()  # another thread may use the other one
         self.waiting_bytes = 0
@@ -347,12 +364,16 @@ class Dealer(Generic[WorkT]):
     def _await(self, patience: Patience) -> None:
         """Wait for a change; at most until a span is late that may not be, or the wait has to be logged."""
         now = time.monotonic()
-        late = min((at for at in map(self._late_at, self._awaited()) if at > now), default=inf) - now
+        late = self._next_late_at(now) - now
         seconds = patience.seconds_left()
         if 0 < late < (inf if seconds is None else seconds):
             self._bell.wait(late)
         elif not self._bell.wait(seconds):
             patience.look()
+
+    def _next_late_at(self, now: float) -> float:
+        """Return when the next span is late that isn't yet, by the monotonic clock; infinity for never."""
+        return min((at for at in map(self._late_at, self._awaited()) if at > now), default=inf)
 
     def stall(self) -> Stall | None:
         """Return the work that the trainer waits for; any thread may call this."""
@@ -373,6 +394,7 @@ class Dealer(Generic[WorkT]):
                     self._take(span, each)
         self.waiting_bytes = sum(span.computed.nbytes for span in self._spans if span.computed)
         self._team.repair()
+        self._note_alone()
         self._hedge()
         if self._team.is_shared:
             self._give_alike()
@@ -381,6 +403,12 @@ class Dealer(Generic[WorkT]):
             if member is None:
                 return
             self._give(span, member)
+
+    def _note_alone(self) -> None:
+        if self._team.ready:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
 
     def _give_alike(self) -> None:
         """Give spans to processes that are chosen by their steps, since these may have the results for other programs.

@@ -30,7 +30,7 @@ Guarantees:
   - A process that is at one batch for longer than `Limits.timeout` ends itself, and counts as lost.
   - A span that is late where the trainer waits for it is given to another process too, on another host if there is one,
     with all others that are late; the first result counts.
-  - If no process is ready for ten seconds, the trainer computes the next batch itself, and logs a warning.
+  - If no process is ready for ten seconds, the trainer computes batches itself until one is, and logs warnings.
   - Where programs share the processes by a name, a span that several of them request is computed once, as long as its
     process keeps the result, and the programs cut and give spans alike. Each gets the bytes that it would get alone.
   - A span has at most about 8 MB, and at most `memory=` waits, 256 MB by default. A process has two spans at most, and
@@ -221,6 +221,7 @@ class PoolSupplier(ReceivedSupplier):
         self._dealer.close()
 
     def fileno(self) -> int:
+        self._dealer.ring_when_late()
         return self._bell.fileno()
 
     def _count(self, report: BatchReport) -> None:
