@@ -196,7 +196,7 @@ class Shard:
             uneven: as in the class.
 
         Raises:
-            UsageError: the rows of a process aren't consecutive, or the parts aren't equal.
+            UsageError: the rows of a process aren't consecutive, or the parts aren't equal; or an argument is wrong.
 
         Example:
             >>> import penstock as ps
@@ -358,7 +358,13 @@ def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:
     """Return (rank, count) of the part of an array's rows that the devices of this process hold."""
     if not shape:
         raise UsageError("Shard.from_jax takes the shape of a global batch, with its rows as the first axis; got ()")
-    rows = rows_of_processes(sharding, shape)
+    try:
+        rows = rows_of_processes(sharding, shape)
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(
+            "Shard.from_jax takes a jax.sharding.Sharding and the shape of a global batch that it can cut; got "
+            f"{sharding!r} and {shape!r} ({type(error).__name__}: {error})"
+        ) from error
     own = {device.process_index for device in sharding.addressable_devices}
     if len(own) != 1:
         raise UsageError(f"Shard.from_jax takes a sharding that includes devices of this process; got {sharding}")
