@@ -240,5 +240,18 @@ def test_rows_that_cannot_be_cut(devices: Any) -> None:
     assert [len(batch) for batch in padded] == [8, 8]
     with pytest.raises(UsageError, match=r"part 0 of 1.*Shard\(rank=1, count=2"):
         next(iter(door.Loader(ps.range(8).batch(8), rows, shard=ps.Shard(1, 2))))
+    wrong: Any
+    for sharding, wrong in ((rows, (6,)), (rows, 8), (devices[0], (8,))):
+        with pytest.raises(UsageError, match=r"a jax.sharding.Sharding and the shape of a global batch"):
+            ps.Shard.from_jax(sharding, wrong)
     with pytest.raises(GraphError, match="last batch may not divide by 4 ranks"):
         door.Loader(ps.range(14).batch(8), rows, shard=ps.Shard(1, 4))
+
+
+def test_transfers_that_were_not_requested_are_forbidden(devices: Any) -> None:
+    """A program that forbids them still gets batches, also with a sharding: placing is what a loader is for."""
+    dataset = ps.range(8).map(element).batch(8)
+    with jax.transfer_guard("disallow"):
+        for sharding in (None, sharded(devices), devices[1]):
+            (batch,) = door.Loader(dataset, sharding)
+            assert np.array_equal(jax.device_get(batch["label"]), next(iter(dataset))["label"])

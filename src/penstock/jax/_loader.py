@@ -278,7 +278,8 @@ class Placing:
         if self._sharding is None:
             put: list[Any] = jax.device_put(arrays)
             return put
-        return [self._put_one(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
+        with jax.transfer_guard_host_to_device("allow"):  # for JAX, only `device_put` is a transfer that was requested
+            return [self._put_one(array, sharding) for array, sharding in zip(arrays, shardings, strict=True)]
 
     def _put_one(self, array: Element, sharding: Sharding) -> Element:
         """Return a global array. `device_put` could also make it from a process's arrays, but takes twice as long."""
