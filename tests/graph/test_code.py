@@ -58,7 +58,11 @@ class Crop:
     def __call__(self, number): return self.inner(number)
 def decode(number, *, scale=2):
     def nested(value): return value in {"a", "b"}
-    return helper(number) * SIZE * scale, nested(number), Crop(3)(number)
+    class Local:
+        factor = 7
+        def __init__(self): self.offset = 6
+        def __call__(self): return self.offset * 8
+    return helper(number) * SIZE * scale, nested(number), Crop(3)(number), Local()()
 """
 CHANGES = {
     "global": ("SIZE = 3", "SIZE = 4"),
@@ -71,6 +75,8 @@ CHANGES = {
     "default": ("scale=2", "scale=3"),
     "constant of a nested function": ('"b"}', '"c"}'),
     "argument": ("Crop(3)(number)", "Crop(4)(number)"),
+    "attribute of a nested class": ("factor = 7", "factor = 8"),
+    "method of a nested class": ("self.offset * 8", "self.offset * 9"),
 }
 
 

@@ -23,6 +23,7 @@ it: a warning shows that a resumed run has another lookup table.
 
 import contextlib
 import dataclasses
+import dis
 import enum
 import functools
 import hashlib
@@ -47,6 +48,7 @@ _MAX_HELD_BY_ONE: Final = 64  # of these, for each value of a set
 _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
 # Classes of random generators: their states change with each draw, and say nothing about the function.
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
+_LINE: Final = "__firstlineno__"  # where the body of a class stores its first line, from Python 3.13 on
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})  # modules of `Namespace` and `SimpleNamespace`
 _Value = TypeVar("_Value")
@@ -498,7 +500,16 @@ def _code_text(kind: type[Walk], code: types.CodeType) -> _CodeText:
 
 def _new_code_text(code: types.CodeType, walk: Walk) -> str:
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    if _LINE in code.co_names:
+        return f"{_class_body_text(code, walk)} {code.co_exceptiontable.hex()} {counts} {code.co_names}"
     return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {counts} {code.co_names} {walk.texts(code.co_consts)}"
+
+
+def _class_body_text(code: types.CodeType, walk: Walk) -> str:
+    """Return the text of the byte code and constants of a class's body, without the line that it stores."""
+    steps = [(step.opcode, step.argval) for step in dis.get_instructions(code)]
+    del steps[[value for _, value in steps].index(_LINE) - 1]
+    return " ".join(f"{number} {walk.text(value)}" for number, value in steps)
 
 
 def _levels(constant: object) -> int:
