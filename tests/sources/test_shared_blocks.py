@@ -181,8 +181,9 @@ def test_copies_that_read_any_groups_keep_the_bound(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, pickle, signal, sys
+import os, pickle, signal, sys, warnings
 from penstock.sources import Parquet
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on Python warns of every fork while threads run
 path, rows, group_bytes = {path!r}, {rows}, {group_bytes}
 keys = range(0, len(Parquet(path)), rows)
 expected = [row["text"] for row in Parquet(path).read(keys)]
@@ -396,8 +397,9 @@ def set_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) 
 
 
 FORKS = """
-import os, pickle, sys
+import os, pickle, sys, warnings
 from penstock.sources import Parquet
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on Python warns of every fork while threads run
 path, is_pickled = {path!r}, {is_pickled}
 source, expected = Parquet(path), list(Parquet(path))
 copy = pickle.loads(pickle.dumps(source)) if is_pickled else source

@@ -215,6 +215,7 @@ def test_a_database_with_a_log_is_read_in_a_folder_that_cannot_be_written_to() -
     """It is read if its log is gone; else the error has the remedy."""
     code = """
 import os, sys
+import urllib.parse  # which Python 3.13 imports for the first URI of a path: its folder may be closed to another user
 from penstock.errors import SourceError
 from penstock.sources import Sqlite
 if not os.getuid():
