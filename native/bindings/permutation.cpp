@@ -30,17 +30,29 @@ std::span<std::int64_t> as_long_as(const Input& from, const Output& to) {
     return {to.data(), to.size()};
 }
 
+// A thread that gives the interpreter's lock up for microseconds may wait for it for milliseconds, and the shuffle
+// would seem to take them.
+constexpr std::size_t release_from_positions = 1 << 13;
+
+template <class Work>
+std::size_t without_lock(std::size_t positions, Work work) {
+    if (positions < release_from_positions) {
+        return work();
+    }
+    const WithoutLock released;
+    return work();
+}
+
 template <BlockMethod method>
 std::size_t fill(const Permutation& self, const Input& from, const Output& to) {
     const std::span<std::int64_t> output = as_long_as(from, to);
-    const WithoutLock release;
-    return (self.*method)({from.data(), from.size()}, output, best_instructions());
+    return without_lock(from.size(),
+                        [&] { return (self.*method)({from.data(), from.size()}, output, best_instructions()); });
 }
 
 std::size_t fill_by_lanes(const Lanes& self, const Input& from, const Output& to) {
     const std::span<std::int64_t> output = as_long_as(from, to);
-    const WithoutLock release;
-    return self.keys_at({from.data(), from.size()}, output);
+    return without_lock(from.size(), [&] { return self.keys_at({from.data(), from.size()}, output); });
 }
 
 void make_lanes(Lanes* self, std::uint64_t rows, std::uint64_t columns, std::uint64_t lanes, std::uint64_t block,

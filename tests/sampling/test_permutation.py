@@ -1,6 +1,8 @@
 """A permutation is a bijection for every length, and its order is frozen."""
 
 import pickle
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -107,6 +109,26 @@ def test_any_thread_may_call() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(ask, range(32)))
+
+
+def test_a_short_block_keeps_the_interpreters_lock() -> None:
+    """No other thread computes meanwhile, for which the block would wait longer than it takes."""
+    permutation, positions = Permutation(2**40, seed=7), np.arange(8)
+    gate, ran = threading.Lock(), list[int]()
+    gate.acquire()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(100)  # seconds, for which no thread gives the lock up by itself
+    other = threading.Thread(target=lambda: (gate.acquire(), ran.append(1)))
+    other.start()
+    try:
+        gate.release()  # the other thread waits for the interpreter's lock now
+        for _ in range(20_000):
+            permutation.block(positions)
+        assert not ran
+    finally:
+        sys.setswitchinterval(before)
+        other.join()
+    assert ran
 
 
 def test_it_is_a_value() -> None:
