@@ -143,6 +143,7 @@ unstartable = ps.range(64).map(Unstartable())
 interrupted = ps.range(128).map(interrupt).batch(4)
 validation = ps.read(Photographs(60)).map(boxes).padded_batch(8)
 above = ps.read(Photographs(100)).map(lambda record: {"label": record["number"] - 100}).batch(8).map(no_negatives)
+merged = ps.range(16).map(lambda number: {"label": number if number % 2 else float(number)}).batch(8, merge=list)
 huge = ps.range(16).batch(1 << 40, remainder="pad")
 endless = ps.mix({"a": photographs.repeat(), "b": photographs.repeat()}, {"a": 1, "b": 1}).batch(4)
 
@@ -224,7 +225,10 @@ def test_an_inspection_in_order_goes_on_after_failures(lint: Lint) -> None:
 
 
 def test_batches_decide_which_leaves_fit(lint: Lint) -> None:
-    """Leaves of several lengths may be padded, not stacked; functions above the batch get the first and last batch."""
+    """Leaves of several lengths may be padded, not stacked; functions above the batch get the first and last batch.
+
+    A function of the user's that merges rows may take any.
+    """
     text = lint("padded", "--ranks", "3")
     assert "3 ranks can't share it: a global batch must divide by the number of ranks; got batch(8)" in text
     assert "ragged" not in text
@@ -233,6 +237,7 @@ def test_batches_decide_which_leaves_fit(lint: Lint) -> None:
     assert text.endswith("no findings")
     assert re.search(r"a batch takes [1-9]\d* bytes, and 3 in flight [1-9]\d* bytes, of ", text)
     assert "batch 8 can't be made: ValueError: too large (in step 'no_negatives')" in lint("above")
+    lint("merged", status=0)
     assert "a batch takes 8796.09 GB, and 3 in flight 26388.28 GB, of " in lint("huge")
 
 
@@ -260,6 +265,7 @@ def test_records_of_two_splits_are_compared(lint: Lint) -> None:
     assert found["count"] == 10
     assert min(found["records"]) == "key 60 (file '60.jpg') and key 0 (file '60.jpg')"
     lint("defects validation", "--from", "1", status=2)
+    assert "its records are not compared with those of another dataset" in lint("refused validation")
 
 
 @LINUX

@@ -281,7 +281,9 @@ _Found: TypeAlias = tuple[Check, str, int]
 
 
 def _dtypes(leaf: LeafSummary, merging: Merging, name_of: Callable[[int], str]) -> _Found:
-    if leaf.refused is not None and merging != "own":
+    if merging == "own":
+        return "dtype", "", 0
+    if leaf.refused is not None:
         kind, position = leaf.refused
         return "dtype", f"is {kind} in {name_of(position)}, which a batch can't hold. Convert it in a map", 0
     if len(leaf.kinds) < 2:

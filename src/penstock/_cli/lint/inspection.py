@@ -245,6 +245,8 @@ class Lint:
     def _inspect_in_order(self, count: int, workers: Kind) -> None:
         rows = _bare(self._rows, "skip")
         self.notes.append("it is read in order: a record that can't be read would end the inspection")
+        if self._compares:
+            self.notes.append("it is read in order: its records are not compared with those of another dataset")
         with (
             penstock.Loader(penstock.Dataset(rows), num_workers=count, workers=workers) as loader,
             Progress(f"linting {self.name}", None, amount=counted) as progress,
