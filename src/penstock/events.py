@@ -22,6 +22,9 @@ class Substituted:
         error: the exception, as `Type: text`.
         taken_from: the position of the substitute.
         taken_key: the key of the substitute's record.
+        component: the names of the parts of mixtures and zips that the element comes from, joined as in "web/en"; empty
+            without any.
+        ordinal: the number of the element among those that `flat_map` or `unbatch` made of one, as `Origin.ordinal`.
 
     Example:
         >>> import penstock as ps
@@ -42,6 +45,8 @@ class Substituted:
     error: str
     taken_from: int
     taken_key: int
+    component: str = ""
+    ordinal: int = 0
 
 
 @frozen
@@ -54,6 +59,8 @@ class Skipped:
         position: the element's position in the pass.
         key: the record's key in the source.
         error: the exception, as `Type: text`.
+        component: as in `Substituted`.
+        ordinal: as in `Substituted`.
 
     Example:
         >>> import penstock as ps
@@ -67,6 +74,8 @@ class Skipped:
     position: int
     key: int
     error: str
+    component: str = ""
+    ordinal: int = 0
 
 
 @frozen

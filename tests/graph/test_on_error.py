@@ -16,7 +16,7 @@ from penstock.errors import GraphError
 from penstock.events import Skipped, Substituted
 from tests.dataset.functions import is_odd, noisy
 from tests.equivalence.definition import close_all
-from tests.places import place_of
+from tests.places import in_places, place_of
 from tests.seeds import derive
 
 CORRUPT = {3, 6, 7, 20, 21, 29}
@@ -100,6 +100,23 @@ def test_replaced_and_skipped_elements_are_reported(num_workers: int) -> None:
     taken = [stand_in("decode", 0, place, lambda other: order[other] in CORRUPT) for place in places]
     assert skipped == {Skipped(*each) for each in at}
     assert substituted == {Substituted(*each, other, order[other]) for each, other in zip(at, taken, strict=True)}
+
+
+@in_places("inline", "threads", "processes", "isolated")
+def test_each_part_and_each_piece_has_an_event(place: dict[str, Any]) -> None:
+    """Parts of a mixture or a zip have equal positions, and so have the elements that a step makes of one."""
+    for on_error in ("skip", ps.Substitute(attempts=32)):
+        part = ps.range(32).map(decode, on_error=on_error)
+        mixed = ps.mix({"web": ps.concatenate({"en": part, "de": part}), "code": part}, stop="all").batch(8)
+        pieces = ps.range(32).flat_map(lambda number: [number, number + 1]).map(decode, on_error="skip").batch(8)
+        zipped = ps.zip({"x": part, "y": ps.range(32).map(decode, on_error=on_error)}).batch(8)
+        for dataset, components in ((mixed, ["code", "web/de", "web/en"]), (pieces, ["", ""]), (zipped, ["x", "y"])):
+            with ps.Loader(dataset, **place) as loader:
+                list(loader)
+                events, stats = loader.replaced(), loader.stats()
+            assert stats["skipped"] + stats["substituted"] == len(events) == len(components) * len(CORRUPT)
+            assert sorted(event.component for event in events) == sorted(components * len(CORRUPT))
+            assert {event.error for event in events} == {f"ValueError: corrupt {number}" for number in CORRUPT}
 
 
 def test_attempts_run_out() -> None:

@@ -57,6 +57,7 @@ from penstock._graph._nodes import Stream as Stream
 from penstock._graph._nodes import Substitute as Substitute
 from penstock._graph._nodes import chain as chain
 from penstock._graph._nodes import parents_of as parents_of
+from penstock._graph._nodes import parts_with_names as parts_with_names
 from penstock._graph._nodes import root as root
 from penstock._graph._nodes import walk as walk
 from penstock._graph._rewrite import choose as choose

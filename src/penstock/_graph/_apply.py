@@ -37,7 +37,7 @@ from penstock._graph._rng import StepGenerator, jax_key, jax_keys, seeded_global
 from penstock._readings import UNREAD, StepTimes
 from penstock._seeds import derive, derive_block
 from penstock.errors import InternalError, UsageError
-from penstock.events import Event, Observer, Skipped, Substituted
+from penstock.events import Event, Observer, Replaced, Skipped, Substituted
 from penstock.sources import RETRY_WAITS_SECONDS, Keys, Record, Source, is_transient, read_records
 
 
@@ -62,9 +62,9 @@ def _ignore(event: Event) -> None:
     del event
 
 
-def _nothing_yet(step: str, epoch: int, position: int) -> int:
+def _nothing_yet(event: Replaced) -> int:
     """Count nothing."""
-    del step, epoch, position
+    del event
     return 0
 
 
@@ -79,8 +79,8 @@ class Context:
 
     generator: StepGenerator = field(default_factory=StepGenerator)
     observe: Observer = _ignore
-    substituted: Callable[[str, int, int], int] = _nothing_yet
-    """Returns how many elements a step has replaced so far, without the one at an epoch and position; for budgets."""
+    substituted: Callable[[Replaced], int] = _nothing_yet
+    """Returns how many elements a step has replaced so far, without the one of an event; for budgets."""
     filtered: Callable[[Node, int, int], None] = _count_nothing
     """Called with a filter, or a node that has filters in it, the number of elements that it returned, and the number
     that its filters left out."""
@@ -95,6 +95,8 @@ class Context:
     """The parts of parent elements that the thread's next blocks may need."""
     times: StepTimes = UNREAD
     """Records the time of each step and block."""
+    components: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The names of the parts that a step is in, by its identity, as `parts_with_names` returns them."""
 
     def report(self, event: Event) -> None:
         """Pass an event to the observer."""
@@ -377,22 +379,23 @@ def after_error(step: Map, error: Exception, location: Location, context: Contex
             finally:
                 del error  # else its traceback would hold this frame, and with it the loader
         case "skip":
-            context.report(Skipped(step.name, *_where(location), _text(error)))
+            context.report(_skipped(step, location, _text(error), context))
             return DROPPED
         case Substitute(attempts=attempts, budget=budget):
-            if budget is not None and context.substituted(step.name, *location.seed[:2]) >= budget:
+            event = _skipped(step, location, _text(error), context)
+            if budget is not None and context.substituted(event) >= budget:
                 add_note(error, f"{whereabouts(step, location)}; the budget of {budget} substitutions is used up")
                 try:
                     raise error
                 finally:
                     del error  # likewise
-            return _substitute(step, attempts, _text(error), location, context, element_at)
+            return _substitute(step, attempts, event, location, context, element_at)
         case _:
             assert_never(step.on_error)
 
 
 def _substitute(
-    step: Map, attempts: int, reason: str, location: Location, context: Context, element_at: ElementAt
+    step: Map, attempts: int, event: Skipped, location: Location, context: Context, element_at: ElementAt
 ) -> Element:
     """Return the step's element at another position of the epoch, chosen by a hash of the seed position."""
     # The verb has checked that the parent is indexable.
@@ -408,7 +411,8 @@ def _substitute(
             add_note(error, f"{whereabouts(step, location)}; {attempts} substitutes failed too")
             raise
         key = location_of(step.parent, location.epoch, position).key
-        context.report(Substituted(step.name, *_where(location), reason, position, key))
+        place = event.step, event.epoch, event.position, event.key
+        context.report(Substituted(*place, event.error, position, key, event.component, event.ordinal))
         return element
     raise InternalError("at least one substitute is tried")
 
@@ -425,8 +429,11 @@ def whereabouts_of(name: str, node: Node | None, location: Location) -> str:
     return f"in step {name!r} at epoch {location.seed.epoch}, position {location.seed.position}, {record}{part}"
 
 
-def _where(location: Location) -> tuple[int, int, int]:
-    return location.seed.epoch, location.seed.position, location.key
+def _skipped(step: Map, location: Location, error: str, context: Context) -> Skipped:
+    """Return the event of an element that is left out, or that another one is to replace."""
+    epoch, position, ordinal = location.seed
+    component = "/".join(filter(None, (context.components.get(id(step), ""), location.path)))
+    return Skipped(step.name, epoch, position, location.key, error, component, ordinal)
 
 
 def _text(error: Exception) -> str:

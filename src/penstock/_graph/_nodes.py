@@ -587,6 +587,27 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
 
 
+def parts_with_names(node: Node) -> dict[int, str]:
+    """Return the names of the parts that each node is in, joined as in "web/en", by its identity.
+
+    Nodes that are in no part are left out. A node in two parts has the names of the first one.
+    """
+    found: dict[int, str] = {}
+    seen: set[int] = set()
+    left = [(node, "")]
+    while left:
+        each, path = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if path:
+            found[id(each)] = path
+        names = each.names if isinstance(each, Combine) else ("",) * len(parents_of(each))
+        below = zip(parents_of(each), names, strict=True)
+        left += [(parent, "/".join(filter(None, (path, name)))) for parent, name in below][::-1]
+    return found
+
+
 def root(node: Node) -> SourceNode | Combine:
     """Return the node at the bottom of a chain of steps: a source, or a node with several parents."""
     while not isinstance(node, Read | Stream | Combine):

@@ -33,7 +33,7 @@ import numpy as np
 from penstock import _runtime
 from penstock._caught import Caught, CaughtFailure
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, Element, GlobalDraws, awaits, leave_accelerators, walk
+from penstock._graph import Context, Element, GlobalDraws, awaits, leave_accelerators, parts_with_names, walk
 from penstock._memory import Lease, Region, aligned, open_region
 from penstock._pickles import dump_by_value
 from penstock._plan import Plan
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from penstock._runtime._io_prefetch import BlockPrefetch, BlockRecords
-    from penstock.events import Event
+    from penstock.events import Event, Replaced
 
 OWNERS_PLAN: Final = -1
 """The number of the plan that a process gets when it starts; any other plan has the number of its memory."""
@@ -353,9 +353,9 @@ class _Worker:
     def _begin(self, claim: Claim) -> None:
         self._job_table.begin(self._number, claim.slot, claim.number, claim.block)
 
-    def _substituted(self, step: str, epoch: int, position: int) -> int:
+    def _substituted(self, event: "Replaced") -> int:
         """Return 0, so that the block ends here: the consumer, which counts substitutions, computes it again."""
-        del step, epoch, position
+        del event
         self._is_elsewhere = True
         return 0
 
@@ -407,11 +407,13 @@ class _Worker:
         """Return the context for a job, which writes the times of its steps."""
         known = self._contexts.get(described.times)
         if known is None:
-            numbers = numbered(walk(self._program(described).plan.node))
+            node = self._program(described).plan.node
+            numbers = numbered(walk(node))
             words = words_for(numbers)
             parts = np.frombuffer(cast("memoryview", self._regions.get(described.times)), np.float64)
             times = StepTimes(numbers, parts[words * self._number : words * (self._number + 1)])
-            known = self._contexts[described.times] = replace(self._context, times=times)
+            known = replace(self._context, times=times, components=parts_with_names(node))
+            self._contexts[described.times] = known
         return known
 
     def _give(self, described: Described, job: Job[Work], block: int) -> None:

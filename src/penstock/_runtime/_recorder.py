@@ -4,7 +4,7 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, assert_never
 
 from penstock._graph import Filter, Map, Node, is_indexable, walk
 from penstock._printable import printable
@@ -27,6 +27,14 @@ class Remembered(NamedTuple):
     counts: tuple[tuple[tuple[type[Replaced], str], int], ...]
 
 
+_Identity: TypeAlias = tuple[str, str, int, int, int]
+
+
+def _identity(event: Replaced) -> _Identity:
+    """Return what no other event has: each part of a mixture has positions of its own, and a position many pieces."""
+    return event.step, event.component, event.epoch, event.position, event.ordinal
+
+
 def is_logged(count: int) -> bool:
     """Return whether the event of this number is logged, of those that repeat: the 1st, 10th, 100th and so on."""
     return str(count).rstrip("0") == "1"
@@ -44,7 +52,7 @@ class Recorder:
     def __init__(self) -> None:
         self.delivered: Callable[[], int] = int
         self._lock = threading.Lock()  # protects all below
-        self._events: OrderedDict[tuple[str, int, int], Replaced] = OrderedDict()
+        self._events: OrderedDict[_Identity, Replaced] = OrderedDict()
         self._counts: dict[tuple[type[Replaced], str], int] = {}
         self._deaths: deque[WorkerDied] = deque(maxlen=MAX_EVENTS)
         self._death_count = 0
@@ -75,7 +83,7 @@ class Recorder:
 
     def _observe_replaced(self, event: Replaced) -> None:
         # A block that is computed again, after an error elsewhere in it, reports its events again.
-        identity = (event.step, event.epoch, event.position)
+        identity = _identity(event)
         with self._lock:
             if identity in self._events:
                 return
@@ -102,7 +110,7 @@ class Recorder:
     def _log(self, event: Replaced, count: int) -> None:
         done = "replaced" if isinstance(event, Substituted) else "left out"
         _logger.warning(
-            "step %r has %s %s element%s, while %s were delivered; the last, at epoch %d, position %d, key %d: %s",
+            "step %r has %s %s element%s, while %s were delivered; the last, at epoch %d, position %d, key %d%s: %s",
             event.step,
             done,
             f"{count:,}",
@@ -111,6 +119,7 @@ class Recorder:
             event.epoch,
             event.position,
             event.key,
+            printable(f" of {event.component!r}") if event.component else "",
             printable(event.error),
         )
 
@@ -131,11 +140,11 @@ class Recorder:
             "loader.replaced() lists the latest elements that were left out"
         )
 
-    def substituted(self, step: str, epoch: int, position: int) -> int:
-        """Return how many elements a step has replaced, besides the one at `position` of `epoch`."""
+    def substituted(self, event: Replaced) -> int:
+        """Return how many elements the step of an event has replaced, besides the one of the event."""
         with self._lock:
-            own = isinstance(self._events.get((step, epoch, position)), Substituted)
-            return self._counts.get((Substituted, step), 0) - own
+            own = isinstance(self._events.get(_identity(event)), Substituted)
+            return self._counts.get((Substituted, event.step), 0) - own
 
     def start_epoch(self) -> None:
         """Start to count the elements that filters leave out in an epoch."""
@@ -164,7 +173,7 @@ class Recorder:
     def recall(self, remembered: Remembered) -> None:
         """Replace the events of elements by those of another recorder."""
         with self._lock:
-            self._events = OrderedDict(((each.step, each.epoch, each.position), each) for each in remembered.events)
+            self._events = OrderedDict((_identity(each), each) for each in remembered.events)
             self._counts = dict(remembered.counts)
 
     def total(self, kind: type[Event]) -> int:

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock._caught import Caught, CaughtFailure, add_note
 from penstock._decisions import DELAY_MICROSECONDS, decide
-from penstock._graph import Context, walk
+from penstock._graph import Context, parts_with_names, walk
 from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
 from penstock._os import PROGRAM_ENDS, CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
@@ -131,6 +131,7 @@ class Client:
         self._prepared = threading.local()  # `is_done` in threads that called `worker_init`
         self._logged: set[str] = set()
         self._contexts: dict[int, Context] = {}  # by the number of a thread
+        self._components = parts_with_names(plan.node)
 
     def context(self, role: str = "consumer") -> Context:
         """Return a new context for a thread that computes; threads of different roles may compute at the same time."""
@@ -139,6 +140,7 @@ class Client:
             substituted=self.recorder.substituted,
             crashing_rows=self.crashing_rows,
             times=self.readings.times(role),
+            components=self._components,
         )
 
     def consumer_context(self) -> Context:

@@ -268,7 +268,8 @@ class Lint:
         more = int(loader.stats()["skipped"]) - len(skipped)
         for number, event in enumerate(skipped):
             text = f"{event.error} (in step {event.step!r})"
-            failure = Failure(event.position, text, f"key {event.key}")
+            of_part = f" of {event.component!r}" if event.component else ""
+            failure = Failure(event.position, text, f"key {event.key}{of_part}")
             self.summary.fail(failure, rows=1 if number else 1 + more)
 
     # ------------------------------------------------------------------ findings
