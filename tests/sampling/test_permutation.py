@@ -116,9 +116,14 @@ def test_a_short_block_keeps_the_interpreters_lock() -> None:
     permutation, positions = Permutation(2**40, seed=7), np.arange(8)
     gate, ran = threading.Lock(), list[int]()
     gate.acquire()
+
+    def run_once() -> None:
+        gate.acquire()
+        ran.append(1)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(100)  # seconds, for which no thread gives the lock up by itself
-    other = threading.Thread(target=lambda: (gate.acquire(), ran.append(1)))
+    other = threading.Thread(target=run_once)
     other.start()
     try:
         gate.release()  # the other thread waits for the interpreter's lock now
