@@ -201,7 +201,7 @@ SCHEDULER: Final[Faults] = {
             "loader/test_replaced_warnings.py::test_an_element_that_is_computed_again_counts_once",
         ),
         "recorder: an element's own substitution counts against its budget": (
-            *("self._counts.get((Substituted, step), 0) - own", "self._counts.get((Substituted, step), 0)"),
+            *("self._counts.get((Substituted, event.step), 0) - own", "self._counts.get((Substituted, event.step), 0)"),
             *("graph/test_on_error.py", "loader/test_user_errors.py"),
         ),
     },
