@@ -21,13 +21,17 @@ import penstock as ps
 from penstock.testing import assert_same
 
 torch = pytest.importorskip("torch")
-checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-stateful = pytest.importorskip("torch.distributed.checkpoint.stateful")
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-with-training-frameworks.md"
 
 
-class BaseDataLoader(stateful.Stateful, ABC):  # type: ignore[misc, name-defined]  # torch is imported by name
+@pytest.fixture
+def checkpoint() -> Any:
+    """Return the distributed checkpoints, whose import takes too long for processes that only collect this file."""
+    return importlib.import_module("torch.distributed.checkpoint")
+
+
+class BaseDataLoader(ABC):
     """The protocol of torchtitan's loaders, which are built from a configuration."""
 
     @dataclass(kw_only=True, slots=True)
@@ -66,7 +70,7 @@ def namespace(package: str, name: str, stand_in: type, monkeypatch: pytest.Monke
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_torchtitan_continues_on_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchtitan_continues_on_other_ranks(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distributed checkpoint of two ranks continues on three: each window once, as in a run on one rank."""
     defined = namespace("torchtitan.components.dataloader", "torchtitan", BaseDataLoader, monkeypatch)
     made = defined["PenstockDataLoader"]
@@ -99,7 +103,7 @@ def test_torchtitan_continues_on_other_ranks(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_distributed_checkpoint_loses_no_part_of_a_state(tmp_path: Path) -> None:
+def test_a_distributed_checkpoint_loses_no_part_of_a_state(checkpoint: Any, tmp_path: Path) -> None:
     """States in order are saved as text, a key for each rank; a loader that is saved itself is an error, not a loss."""
     dataset = ps.range(40).filter(bool).batch(4)
     ranks = [ps.Loader(dataset, shard=ps.Shard(rank, 2, uneven=True)) for rank in range(2)]

@@ -22,7 +22,6 @@ parquet: Any = pytest.importorskip("pyarrow.parquet")
 torch: Any = pytest.importorskip("torch")
 zarr: Any = pytest.importorskip("zarr")
 array_record: Any = pytest.importorskip("array_record.python.array_record_module")
-datasets: Any = pytest.importorskip("datasets")
 
 
 def shown(element: object) -> str:
@@ -160,6 +159,11 @@ def changed(number: int) -> list[int]:
     return [number if place == 1 else 0 for place in range(600)]
 
 
+def hugging_face(number: int) -> Any:
+    """Return a table of Hugging Face, whose import takes too long for processes that only collect this file."""
+    return pytest.importorskip("datasets").Dataset.from_dict({"x": [number]})
+
+
 OBJECTS: list[Callable[[int], Any]] = [
     Images,
     lambda number: Images({"a": [np.full(3, number)]}),
@@ -172,7 +176,7 @@ OBJECTS: list[Callable[[int], Any]] = [
     lambda number: np.array([[str(number)]], object),
     lambda number: np.asfortranarray(np.array(changed(number) * 300).reshape(2, -1)),  # larger than 1 MB
     lambda number: pyarrow.table({"x": changed(number)}),
-    lambda number: datasets.Dataset.from_dict({"x": [number]}),
+    hugging_face,
     lambda number: torch.utils.data.TensorDataset(torch.full((1,), number)),
 ]
 
