@@ -47,13 +47,14 @@ def test_rows_are_what_numpy_stacks(given_arrays: list[NDArray[Any]], num_thread
 @st.composite
 def views(draw: st.DrawFn) -> NDArray[Any]:
     """Views with any strides: parts of an array with steps, mirrored, transposed, with repeated and single axes."""
-    dtype = np.dtype(draw(st.sampled_from(["u1", "<u2", ">i4", "f8", "c16", "?", "S3", "V5"])))
+    name = draw(st.sampled_from(["u1", "<u2", ">i4", "f8", "c16", "?", "S3", "V5"]))
     shape = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
-    view = numbered(dtype, tuple(shape), draw(st.integers(0, 99)))
+    view = numbered(np.dtype(name), tuple(shape), draw(st.integers(0, 99)))
     steps = st.sampled_from([1, 1, 2, 3])
-    view = view[tuple(slice(draw(st.integers(0, 4)), draw(st.integers(5, 9)), draw(steps)) for _ in shape)]
-    view = view[tuple(slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape)]
-    view = view.transpose(draw(st.permutations(range(view.ndim))))
+    parts = [slice(draw(st.integers(0, 4)), draw(st.integers(5, 9)), draw(steps)) for _ in shape]
+    directions = [slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape]
+    order = draw(st.permutations(range(len(shape))))
+    view = view[tuple(parts)][tuple(directions)].transpose(order)
     if draw(st.booleans()):
         view = np.broadcast_to(view, (draw(st.integers(0, 9)), *view.shape))
     return view
