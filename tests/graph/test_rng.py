@@ -1,5 +1,6 @@
 """The generator of a random map is a pure function of the step's seed and the element's seed position."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from numpy.random import Generator, Philox  # noqa: TID251 - the same generator,
 import penstock as ps
 from penstock._graph._coordinates import SeedPosition, SeedPositions
 from penstock._graph._rng import StepGenerator
+from penstock.errors import UsageError
 from tests.equivalence.definition import digest, digests
+from tests.places import in_places
 from tests.seeds import derive
 
 COORDINATES = st.integers(0, 2**62)
@@ -145,3 +148,30 @@ def test_the_last_position_has_a_stream() -> None:
     dataset = ps.range(2**62, seed=7).random_map(record, name="mine")
     assert digest(dataset[-1]) == digest(expected_record(last, 0, last, 0))
     assert digest(dataset.epoch(2**61)[last]) == digest(expected_record(last, 2**61, last, 0))
+
+
+def spawning(number: int, rng: Generator) -> tuple[float, ...]:
+    """Return draws of a generator and of those that it spawns, also of a copy's, and a seed of its seeds."""
+    first, second = rng.spawn(2)
+    own = rng.random(number % 3)
+    (seed,) = rng.bit_generator.seed_seq.generate_state(1).tolist()
+    (third,) = copy.deepcopy(rng).spawn(1)
+    return *(each.random() for each in (first, second, third, *rng.spawn(1))), rng.random(), *own, seed
+
+
+@in_places("inline", "threads", "processes")
+def test_spawned_generators_draw_by_seed_position(place: dict[str, Any]) -> None:
+    """Their numbers depend on the element, and on what its function has drawn before; copies draw nothing of it."""
+    dataset = ps.range(24, seed=3).shuffle().random_map(spawning)
+    expected = [*dataset]
+    assert [dataset[position] for position in range(24)] == expected
+    assert len({value for values in expected for value in values}) == sum(map(len, expected))
+    with ps.Loader(dataset, **place) as loader:
+        assert [*loader] == expected
+
+
+def test_a_generator_spawns_none_after_its_loader() -> None:
+    """Nothing is left from which seeds could be drawn."""
+    rng = StepGenerator().at(1, SeedPosition(0, 0, 0))
+    with pytest.raises(UsageError, match="in its calls"):
+        rng.spawn(1)

@@ -735,9 +735,9 @@ class Dataset(NotesErrors, Generic[T_co]):
         doesn't change them; renaming this step does.
 
         Args:
-            function: takes the element and a `numpy.random.Generator`, which is valid during the call only. A method
-                `apply_block(elements, rngs)` is used as in `map`; `rngs` is an iterator, and a generator is valid until
-                the next one is taken.
+            function: takes the element and a `numpy.random.Generator`, which is valid during the call only; it draws
+                the seeds of generators that are spawned from it. A method `apply_block(elements, rngs)` is used as in
+                `map`; `rngs` is an iterator, and a generator is valid until the next one is taken.
             rng: the type of the second argument: "generator"; "seed" for a 64-bit integer; "jax" for a key of
                 `jax.random` on the host, so that arrays computed from it are on the host, too. Worker processes can't
                 use accelerators in JAX.

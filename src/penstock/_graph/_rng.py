@@ -28,6 +28,7 @@ import importlib
 import os
 import random
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -39,6 +40,8 @@ from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock._graph._spawning import StreamSeeds
 
 _WORDS: Final = 4
 _COUNTER_BYTES: Final = 8 * _WORDS
@@ -55,23 +58,28 @@ class StepGenerator:
     # Made on first use, because NumPy loads its generators only then, and many datasets draw no random numbers.
 
     @functools.cached_property
-    def _bits(self) -> "np.random.Philox":
-        return np.random.Philox(key=0)
+    def bits(self) -> "np.random.Philox":
+        """The bits of the generator. A generator that a function spawns gets seeds from them."""
+        seeds: StreamSeeds = importlib.import_module("penstock._graph._spawning").StreamSeeds()
+        bits = np.random.Philox(cast("Any", seeds))
+        own = weakref.ref(self)
+        seeds.bits = lambda: None if (generator := own()) is None else generator.bits
+        return bits
 
     @functools.cached_property
     def _generator(self) -> "np.random.Generator":
-        return np.random.Generator(self._bits)
+        return np.random.Generator(self.bits)
 
     @functools.cached_property
     def _struct(self) -> "_PhiloxStruct | None":
         """The C struct of the bit generator; None if it has an unexpected layout."""
-        struct = _PhiloxStruct(self._bits)
-        return struct if struct.is_as_expected(self._bits) else None
+        struct = _PhiloxStruct(self.bits)
+        return struct if struct.is_as_expected(self.bits) else None
 
     def at(self, seed: int, position: SeedPosition) -> "np.random.Generator":
         """Return the generator, set to the stream of a step's seed and an element's position, until it is set again."""
         epoch, place, ordinal = position
-        self._bits.state = philox_state(self._key(seed), (0, ordinal, place, epoch))
+        self.bits.state = philox_state(self._key(seed), (0, ordinal, place, epoch))
         return self._generator
 
     def streams(self, seed: int, positions: SeedPositions) -> "Iterator[np.random.Generator]":
@@ -90,7 +98,7 @@ class StepGenerator:
         counters[:, 3] = positions.epochs
         words = counters.tobytes()
         generator, store = self._generator, struct.store_counter
-        self._bits.state = philox_state(self._key(seed), (0, 0, 0, 0))
+        self.bits.state = philox_state(self._key(seed), (0, 0, 0, 0))
         for start in range(0, len(words), _COUNTER_BYTES):
             store(words[start : start + _COUNTER_BYTES])
             yield generator
