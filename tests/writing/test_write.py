@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
@@ -344,6 +345,15 @@ def test_a_block_without_a_value_keeps_its_numbers(tmp_path: Path, form: str, ne
 
     ps.write(ps.range(9000).map(make), tmp_path, form, num_workers=0)
     assert repr(read_back(tmp_path, form)) == repr(list(map(make, range(9000))))
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_later_decimals_may_be_larger(tmp_path: Path, form: str) -> None:
+    """The first elements decide the digits after the point alone, also in lists and dicts."""
+    prices = [Decimal("1.25")] * 70 + [Decimal("123456.75")]
+    dataset = ps.read([{"price": price, "nested": [{"price": price}]} for price in prices])
+    ps.write(dataset, tmp_path, form, num_workers=0)
+    assert list(ps.read(tmp_path)) == list(dataset)
 
 
 def test_more_than_99999_shards_have_the_order_of_their_names(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def _type_of(name: str, positions: Positions, values: list[object]) -> Kind:
     _need_unmasked(name, positions, values)
     arrays = [value for value in values if is_array(value) and value.ndim > 1]
     if not arrays:
-        return _converted(name, positions, values, _exact).type
+        return _widest(_converted(name, positions, values, _exact).type)
     if len(arrays) < len(values) or len({(array.dtype, array.shape) for array in arrays}) > 1:
         raise UsageError(
             f"arrays of several axes in a table must have one dtype and shape; field {name!r} has several. Flatten "
@@ -456,6 +456,17 @@ def _filled(kind: Kind, wanted: Kind) -> Kind:
         known = {field.name: field.type for field in wanted}
         return pyarrow.struct([(field.name, _filled(field.type, known.get(field.name, field.type))) for field in kind])
     return pyarrow.list_(_filled(kind.value_type, wanted.value_type)) if types.is_list(kind) else kind
+
+
+def _widest(kind: Kind) -> Kind:
+    """Return a type with the most digits for decimals before the point, since later values may be larger."""
+    pyarrow = need("pyarrow", "pyarrow", extra="arrow")
+    types = pyarrow.types
+    if types.is_decimal128(kind):
+        return pyarrow.decimal128(38, kind.scale)
+    if types.is_struct(kind):
+        return pyarrow.struct([(field.name, _widest(field.type)) for field in kind])
+    return pyarrow.list_(_widest(kind.value_type)) if types.is_list(kind) else kind
 
 
 def _form(kind: Kind) -> tuple[int, bool]:
