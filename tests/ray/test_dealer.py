@@ -1,6 +1,7 @@
 """Spans that are late are delivered once, and those of lost processes are given out again, as the loss requires."""
 
 import importlib
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -151,6 +152,31 @@ def test_an_event_loop_is_woken_for_late_work(set_constant: Callable[[str, objec
         dealer.ring_when_late()
         assert bell.wait(60.0)
     assert processes.given == [(0, Numbers(0, 1)), (1, Numbers(0, 1))]
+
+
+class SlowClock:
+    """A clock by which alarms ring early."""
+
+    perf_counter = staticmethod(time.perf_counter)
+
+    def monotonic(self) -> float:
+        """Return a time that passes at half the speed."""
+        return time.monotonic() / 2
+
+
+def test_an_event_loop_is_woken_again_after_an_early_alarm(set_constant: Callable[[str, object], None]) -> None:
+    """An alarm that rings a moment before a span is late is followed by another one."""
+    set_constant("PATIENCE_SECONDS", 0.05)
+    processes, bell = Processes(), Bell()
+    learned = dealing.Learned(1, is_shared=False)
+    dealer = dealing.Dealer(processes, processes, [Numbers(0, 1)], learned=learned, bell=bell)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dealing, "time", SlowClock())
+        while len(processes.calls) < 2:
+            assert not dealer.is_ready()
+            dealer.ring_when_late()
+            assert bell.wait(10.0)
+    dealer.close()
 
 
 def test_without_processes_the_caller_computes(set_constant: Callable[[str, object], None]) -> None:

@@ -9,7 +9,6 @@ import importlib
 import itertools
 import logging
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock._decisions import SPAN_BATCHES
-from penstock._os import Bell
+from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._readings import Answer, Readings
 from penstock._runtime import Recorder, units_per_job
 from penstock._runtime._failing_work import Patience, Stall
@@ -252,6 +251,33 @@ class Owner(Protocol):
         ...
 
 
+class _Alarm:
+    """Rings a bell once, from a thread of its own.
+
+    Args:
+        bell: the bell.
+        at: when it rings, by the monotonic clock.
+
+    Attributes:
+        at: likewise; minus infinity once it has rung.
+    """
+
+    def __init__(self, bell: Bell, at: float) -> None:
+        self.at = at
+        self._bell = bell
+        self._stopped = Bell()
+        DaemonThread(self._run, "penstock-late")
+
+    def _run(self) -> None:
+        if not self._stopped.wait(max(self.at - time.monotonic(), 0.0)):
+            self.at = -inf  # first: the one that the bell wakes may need another alarm
+            self._bell.ring()
+
+    def stop(self) -> None:
+        """Ring no more."""
+        self._stopped.ring()
+
+
 class Dealer(Generic[WorkT]):
     """Deals work to processes, and returns the spans in order, or as they become ready.
 
@@ -288,8 +314,7 @@ class Dealer(Generic[WorkT]):
         self._spans: deque[Span[WorkT]] = deque()  # in order; the first one is delivered next
         self._closed = False
         self._alone_since: float | None = None  # by the monotonic clock: since when no process is ready
-        self._timer: threading.Timer | None = None  # for an event loop, whose waits have no end of their own
-        self._rings_at = -inf  # when the timer rings the bell, by the monotonic clock
+        self._alarm: _Alarm | None = None  # for an event loop, whose waits have no end of their own
         self._last_tries: WeakKeyDictionary[Member, _Try] = WeakKeyDictionary()  # of lost processes, what they were at
         self.is_over = False
         self.waiting_bytes = 0
@@ -327,21 +352,20 @@ class Dealer(Generic[WorkT]):
         is_here = self._alone_since is not None and time.monotonic() >= self._alone_since + PATIENCE_SECONDS
         return self._closed or not self._spans or is_here or self._done_of(self._spans) is not None
 
+    @uninterrupted
     def ring_when_late(self) -> None:
         """Ring the bell when a span is late, or no process has been ready for long: an event loop is about to wait."""
         now = time.monotonic()
         due = self._next_late_at(now) if self._alone_since is None else self._alone_since + PATIENCE_SECONDS
-        if due == inf or now < self._rings_at <= due:  # it may ring early; then the event loop asks again
+        alarm = self._alarm
+        if due == inf or (alarm is not None and -inf < alarm.at <= due):  # it may ring early; the event loop asks again
             return
-        self._stop_timer()
-        self._rings_at = due
-        timer = self._timer = threading.Timer(max(due - now, 0.0), self._bell.ring)
-        timer.daemon = True
-        timer.start()
+        self._stop_alarm()
+        self._alarm = _Alarm(self._bell, due)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.stop()
 
     def put_back(self, work: WorkT) -> None:
         """Add work before all other."""
@@ -350,7 +374,7 @@ class Dealer(Generic[WorkT]):
     def close(self) -> None:
         """Take no more spans; those that processes have are computed in vain. Any thread may call this."""
         self._closed = True
-        self._stop_timer()
+        self._stop_alarm()
         self._team.unlisten(self._bell)
         self._spans = deque()  # another thread may use the other one
         self.waiting_bytes = 0
