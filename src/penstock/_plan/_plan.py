@@ -356,26 +356,27 @@ def rank_in_ray() -> tuple[int, int]:
 
 def rank_in_jax(sharding: JaxSharding, shape: Sequence[int]) -> tuple[int, int]:
     """Return (rank, count) of the part of an array's rows that the devices of this process hold."""
-    if not shape:
-        raise UsageError("Shard.from_jax takes the shape of a global batch, with its rows as the first axis; got ()")
     try:
-        rows = rows_of_processes(sharding, shape)
+        sizes = tuple(shape)
+        rows = rows_of_processes(sharding, sizes) if sizes else {}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise UsageError(
             "Shard.from_jax takes a jax.sharding.Sharding and the shape of a global batch that it can cut; got "
             f"{sharding!r} and {shape!r} ({type(error).__name__}: {error})"
         ) from error
+    if not sizes:
+        raise UsageError("Shard.from_jax takes the shape of a global batch, with its rows as the first axis; got ()")
     own = {device.process_index for device in sharding.addressable_devices}
     if len(own) != 1:
         raise UsageError(f"Shard.from_jax takes a sharding that includes devices of this process; got {sharding}")
     parts = sorted(set(rows.values()))
     (process,) = own
     rank, count = parts.index(rows[process]), len(parts)
-    expected = [(shape[0] * part // count, shape[0] * (part + 1) // count) for part in range(count)]
+    expected = [(sizes[0] * part // count, sizes[0] * (part + 1) // count) for part in range(count)]
     if [list(part) for part in parts] != [[span] for span in expected]:
         held = "; ".join(f"process {process}: {_text(spans)}" for process, spans in sorted(rows.items()))
         raise UsageError(
-            f"the {shape[0]} rows of a global batch must be cut into equal parts, one for each process or for several "
+            f"the {sizes[0]} rows of a global batch must be cut into equal parts, one for each process or for several "
             f"that hold the same rows; this sharding has it otherwise ({held}). Order the mesh so that the devices of "
             "a process follow each other along the axis of the batch."
         )

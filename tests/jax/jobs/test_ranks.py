@@ -1,7 +1,7 @@
 """Ranks from JAX's shardings: processes whose devices hold the same rows get the same part."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -83,14 +83,18 @@ def test_shardings_without_a_rank_are_refused() -> None:
         ps.Shard.from_jax(Sharding([[Device(number, number % 2)] for number in range(4)], 0), (8,))
     with pytest.raises(UsageError, match=r"its rows as the first axis; got \(\)"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), ())
+    for no_shape in (0, None):
+        with pytest.raises(UsageError, match=f"that it can cut; got .* and {no_shape} \\(TypeError"):
+            ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 0), cast("Any", no_shape))
     with pytest.raises(UsageError, match="devices of this process"):
         ps.Shard.from_jax(Sharding(mesh_of(2, 1, 2), 5), (4,))
 
 
 def test_a_sharding_of_jax(devices: Any) -> None:
-    """One process holds all rows, however they are cut among its devices."""
+    """One process holds all rows, however they are cut among its devices; a shape may be an array."""
     jax: Any = pytest.importorskip("jax")
     mesh = jax.sharding.Mesh(np.array(devices).reshape(2, 2), ("data", "model"))
     for axes in (("data",), ("data", "model"), (("data", "model"),), (None, "model"), ()):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
         assert ps.Shard.from_jax(sharding, (8, 6)) == ps.Shard(0, 1)
+    assert ps.Shard.from_jax(sharding, cast("Any", np.array([8, 6]))) == ps.Shard(0, 1)
