@@ -97,4 +97,4 @@ def test_a_sharding_of_jax(devices: Any) -> None:
     for axes in (("data",), ("data", "model"), (("data", "model"),), (None, "model"), ()):
         sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
         assert ps.Shard.from_jax(sharding, (8, 6)) == ps.Shard(0, 1)
-    assert ps.Shard.from_jax(sharding, cast("Any", np.array([8, 6]))) == ps.Shard(0, 1)
+        assert ps.Shard.from_jax(sharding, cast("Any", np.array([8, 6]))) == ps.Shard(0, 1)
