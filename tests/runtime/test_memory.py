@@ -154,6 +154,28 @@ def test_few_of_many_kept_batches_take_a_descriptor(module: str, place: dict[str
     assert [(number[0], number[-1]) for number in kept] == [(number, number) for number in range(60)]
 
 
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        place_of("threads", "penstock._runtime._region_pool"),
+        place_of("processes", "penstock._runtime._region_pool"),
+        place_of("isolated processes", "penstock._runtime._isolated"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
+def test_memory_bounds_many_kept_batches(module: str, place: dict[str, Any], monkeypatch: Any) -> None:
+    """With `memory=` no batch is copied for its descriptor, as the bound would not see the copy."""
+    monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
+    kept: list[Any] = []
+    memory = 40 * larger(0).nbytes
+    with (
+        ps.Loader(ps.range(80).map(larger).batch(1), memory=memory, **place) as loader,
+        pytest.raises(ps.errors.UsageError, match=f"memory={memory} is too small"),
+    ):
+        kept.extend(loader)
+    assert len(kept) < 50
+
+
 def larger(number: int) -> Any:
     """Return a row that is so large that it is sent by itself."""
     return np.full(16 * ROW, number)

@@ -29,6 +29,7 @@ collector runs.
 import itertools
 import logging
 import pickle
+import sys
 import threading
 import warnings
 from collections import deque
@@ -107,6 +108,8 @@ class BatchReader(TensorPipeReader):
     """
 
     _keeps_unreadable = True
+    is_bounded = False
+    """Whether there is a bound on the bytes that the program keeps. Copies, which nothing counts, would evade it."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when `receive` may have become quick."""
@@ -137,7 +140,7 @@ class BatchReader(TensorPipeReader):
         pass
 
     def _max_kept(self) -> int:
-        return MAX_KEPT
+        return sys.maxsize if self.is_bounded else MAX_KEPT
 
 
 class LoaderHelper(HelperProcess[BatchReader]):
@@ -165,6 +168,7 @@ class LoaderHelper(HelperProcess[BatchReader]):
         self._starved_at = -1  # messages
         self._ending = threading.RLock()
         reader = BatchReader(allow_pickle=True, copy=copy)
+        reader.is_bounded = setup.max_bytes is not None
         setup = setup._replace(address=reader.address)
         inherited = Inherited(tuple(region.descriptor for region in regions))
         super().__init__(supervisor, "helper process", (setup, inherited), reader)

@@ -15,12 +15,13 @@ class RegionPool:
 
     Args:
         copies: whether all arrays are copied out of it.
+        is_bounded: whether there is a bound on its bytes. Copies, which nothing counts, would evade it.
     """
 
-    def __init__(self, *, copies: bool) -> None:
+    def __init__(self, *, copies: bool, is_bounded: bool) -> None:
         self.most_idle = 0
         """The number of idle regions that are worth keeping."""
-        self._copies = copies
+        self._copies, self._is_bounded = copies, is_bounded
         self._leased: dict[int, Region] = {}
         self._used: dict[int, int] = {}  # bytes in use of each
         self._forks: dict[int, int] = {}  # before each was leased
@@ -79,7 +80,8 @@ class RegionPool:
         Args:
             newest: as for `kept`.
         """
-        return sys.maxsize if self._copies or self.kept(newest) > MAX_KEPT else COPIED_BYTES
+        copies_all = self._copies or (not self._is_bounded and self.kept(newest) > MAX_KEPT)
+        return sys.maxsize if copies_all else COPIED_BYTES
 
     def take_back(self, number: int) -> list[Region]:
         """Record that a job's region is idle again; remove and return it if the process was forked meanwhile.

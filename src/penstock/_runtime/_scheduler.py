@@ -116,7 +116,7 @@ class Client:
         self.times_memory: Region | None = None
         self.crashing_rows: dict[tuple[int, ...], Exception] = {}
         self.ahead = 0
-        self.region_pool = RegionPool(copies=plan.copy)
+        self.region_pool = RegionPool(copies=plan.copy, is_bounded=plan.memory is not None)
         self.merging = threading.Semaphore(plan.limits.num_batch_workers or plan.prefetch)
         self.queues: list[Callable[[], None]] = []
         self.arm_more: Callable[[], None] = nothing

@@ -46,7 +46,7 @@ SCHEDULER: Final[Faults] = {
     },
     "_runtime/_region_pool.py": {
         "memory: each of many kept batches keeps a descriptor": (
-            *("or self.kept(newest) > MAX_KEPT", ""),
+            *("self._copies or (not self._is_bounded and self.kept(newest) > MAX_KEPT)", "self._copies"),
             "runtime/test_memory.py::test_few_of_many_kept_batches_take_a_descriptor",
         ),
         "region pool: memory that a fork has is used again": (
