@@ -137,6 +137,17 @@ def test_the_definition_of_a_split_that_makes_nothing_is_an_error() -> None:
         next(epoch_of(ps.range(3).flat_map(_nothing).repeat(), 1))
 
 
+def test_a_part_that_repeats_itself_is_an_error_if_nothing_is_left_of_it() -> None:
+    """The passes of a part that already repeats count where `mix(stop="never")` repeats it again."""
+    endless = ps.range(3).repeat()
+    for part in (endless.flat_map(_nothing), endless.map(_refuse, on_error="skip")):
+        with (
+            ps.Loader(ps.mix([part, ps.range(2)], stop="never")) as loader,
+            pytest.raises(GraphError, match=r"100,000 elements in a row, in passes of 3\. Correct"),
+        ):
+            list(loader)
+
+
 def _nothing(_: int) -> list[int]:
     return []
 

@@ -150,6 +150,8 @@ def _pass_length(node: Node) -> int | None:
         node = node.parent
     if not is_indexable(node):
         return None
+    while isinstance(node, Reindex) and _passes(node) and is_endless(node.parent):
+        node = node.parent  # `mix(stop="never")` repeats a part that already repeats, of which no pass ends
     total = length(node) or 0
     lengths = [total // passes for step in walk(node) if (passes := _passes(step))]
     return max(*lengths, 1) if lengths else None
