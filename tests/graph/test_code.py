@@ -288,6 +288,12 @@ def test_a_function_may_compare_with_masked() -> None:
     assert len(identities) == 2
 
 
+def test_all_of_a_function_that_reads_a_first_line_counts() -> None:
+    """Only the body of a class stores its own line: what else has the attribute's name is compared as a whole."""
+    texts = [f"lambda *, a=1, b=2: {name}.__firstlineno__" for name in "ab"]
+    assert len({code_identity(eval(text)) for text in texts}) == 2
+
+
 def test_lambdas_and_local_functions_are_known() -> None:
     """Lambdas and local functions are found in partials, methods and objects of local classes."""
 

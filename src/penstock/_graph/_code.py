@@ -49,6 +49,7 @@ _HELD_BYTES: Final = 1 << 16  # a larger array or text counts by a sample
 # Classes of random generators: their states change with each draw, and say nothing about the function.
 _GENERATORS: Final = frozenset({"Random", "SystemRandom", "Generator", "RandomState"})
 _LINE: Final = "__firstlineno__"  # where the body of a class stores its first line, from Python 3.13 on
+_OF_CLASS_BODIES: Final = ("__name__", "__module__", "__qualname__", _LINE)  # the names that these use first
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range})
 _NAMESPACES: Final = frozenset({"argparse", "types"})  # modules of `Namespace` and `SimpleNamespace`
 _Value = TypeVar("_Value")
@@ -500,7 +501,7 @@ def _code_text(kind: type[Walk], code: types.CodeType) -> _CodeText:
 
 def _new_code_text(code: types.CodeType, walk: Walk) -> str:
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    if _LINE in code.co_names:
+    if code.co_names[:4] == _OF_CLASS_BODIES:
         return f"{_class_body_text(code, walk)} {code.co_exceptiontable.hex()} {counts} {code.co_names}"
     return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {counts} {code.co_names} {walk.texts(code.co_consts)}"
 
