@@ -74,9 +74,9 @@ class Pausing:
         self.goes_on = threading.Event()
 
     def __iter__(self) -> Iterator[int]:
-        yield from range(64)
+        yield from range(40)
         assert self.goes_on.wait(PATIENCE_SECONDS)
-        yield from range(64, 100)
+        yield from range(40, 100)
 
 
 class Row:
@@ -182,7 +182,7 @@ def test_read_batches_come_while_the_stream_pauses(place: dict[str, Any]) -> Non
     stream = Pausing()
     with ps.Loader(ps.stream(stream).map(functions.same).batch(8), **place) as loader:
         batches = iter(loader)
-        first = [next(batches).tolist() for _ in range(8)]
+        first = [next(batches).tolist() for _ in range(5)]
         stream.goes_on.set()
         assert [number for batch in [*first, *(batch.tolist() for batch in batches)] for number in batch] == [
             *range(100)

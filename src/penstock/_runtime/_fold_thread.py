@@ -393,6 +393,7 @@ class FoldThread:
         fold = self._fold = self._make_fold()
         allow_recycled(RECYCLED_BYTES)
         self._recycled_bytes = RECYCLED_BYTES
+        self._client.waited_until = time.monotonic()
         self._thread = DaemonThread(partial(self._run, fold), "penstock-fold")
         if self._stopped:  # another thread stopped it, and may not have seen the thread
             self.close()

@@ -103,7 +103,7 @@ class Client:
         is_folded_ahead: whether a thread that folds ahead waits for its jobs; the consumer then looks for stalls.
         before_wait: called before a wait for a job, or other long work; a fold passes on the batches that it has made.
         stall: finds the work that its consumer waits for; None while none waits.
-        waited_until: when the last wait ended, by `monotonic`.
+        waited_until: when the last wait ended, or a fold's thread began, by `monotonic`.
         choices: those between workers and the thread of the fold, to compute the elements below it and the steps above.
     """
 

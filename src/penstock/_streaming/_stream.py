@@ -66,6 +66,9 @@ class StreamStage:
     epoch: int
     input_range: InputRange
     times: StepTimes
+    taken: int = MAX_STREAM_ELEMENTS
+    """The number of elements that the steps above need for the next one: no further one is awaited before these go on,
+    since a stream may pause."""
 
     def start(self) -> Token:
         return (0, self.input_range.snapshot)
@@ -79,7 +82,7 @@ class StreamStage:
         takes_all = self.input_range.is_dense_from(position)
         elements: list[Element] = []
         tokens: list[Token] = []
-        most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
+        passed, most, began = 0, self._most(0), time.perf_counter()
         reuse = _Reuse(self.step)
         self.times.begin(self.step)
         try:
@@ -90,9 +93,10 @@ class StreamStage:
                 tokens.append((count, newest))
                 reuse.look(element, count, is_alone=len(elements) == 1)
                 if len(elements) >= most or time.perf_counter() - began > CHUNK_SECONDS:
+                    passed += len(elements)
                     yield self._timed_chunk(elements, tokens)
                     elements, tokens = [], []
-                    most, began = decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), time.perf_counter()
+                    most, began = self._most(passed), time.perf_counter()
                     self.times.begin(self.step)
                 if count + 1 >= end:
                     break
@@ -102,6 +106,10 @@ class StreamStage:
             yield self._timed_chunk(elements, tokens)
             raise
         yield self._timed_chunk(elements, tokens)
+
+    def _most(self, passed: int) -> int:
+        """Return the largest number of elements of the next chunk, given how many were passed on."""
+        return min(decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), self.taken - passed % self.taken)
 
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot
