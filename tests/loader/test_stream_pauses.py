@@ -94,7 +94,7 @@ def test_a_long_pause_is_logged_with_its_time(set_constant: SetConstant) -> None
     handler = GoesOn(stream)
     logger.addHandler(handler)
     try:
-        with ps.Loader(ps.stream(stream).batch(2 * BEFORE), num_workers=1, workers="threads") as loader:
+        with ps.Loader(ps.stream(stream).batch(2 * BEFORE).map(unchanged), num_workers=1, workers="threads") as loader:
             assert len(list(loader)) == 1
     finally:
         logger.removeHandler(handler)
