@@ -134,8 +134,8 @@ bool begins_with(std::span<const std::uint8_t> bytes, std::string_view header) {
     return bytes.size() >= header.size() && std::memcmp(bytes.data(), header.data(), header.size()) == 0;
 }
 
-// Returns the orientation in a marker's EXIF; nothing if that is damaged or has no such tag, and 1, which is upright, if
-// the tag's value is no integer.
+// Returns the orientation in a marker's EXIF; nothing if that is damaged or has no such tag, and 1, which is upright,
+// if the tag's value is no integer.
 std::optional<std::size_t> orientation_in_exif(std::span<const std::uint8_t> marker) {
     using namespace std::string_view_literals;
     constexpr auto header = "Exif\0\0"sv;
