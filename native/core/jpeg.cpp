@@ -143,7 +143,7 @@ std::optional<std::size_t> orientation_in_exif(std::span<const std::uint8_t> mar
     constexpr std::size_t tag = 0x0112;
     if (marker.size() < header.size() + 8 || !begins_with(marker, header)) return std::nullopt;
     const auto content = marker.subspan(header.size());
-    // Pillow takes the second byte order of 42, too, which some cameras write.
+    // Like Pillow, it takes 42 in the other order of bytes, too.
     const bool is_tiff = begins_with(content, "II*\0"sv) || begins_with(content, "MM\0*"sv) ||
                          begins_with(content, "II\0*"sv) || begins_with(content, "MM*\0"sv);
     if (!is_tiff) return std::nullopt;  // damaged

@@ -156,7 +156,9 @@ def spawning(number: int, rng: Generator) -> tuple[float, ...]:
     own = rng.random(number % 3)
     (seed,) = rng.bit_generator.seed_seq.generate_state(1).tolist()
     (third,) = copy.deepcopy(rng).spawn(1)
-    return *(each.random() for each in (first, second, third, *rng.spawn(1))), rng.random(), *own, seed
+    rng.bit_generator.random_raw()
+    (fourth,) = copy.deepcopy(rng).spawn(1)
+    return *(each.random() for each in (first, second, third, fourth, *rng.spawn(1))), rng.random(), *own, seed
 
 
 @in_places("inline", "threads", "processes")
@@ -173,5 +175,8 @@ def test_spawned_generators_draw_by_seed_position(place: dict[str, Any]) -> None
 def test_a_generator_spawns_none_after_its_loader() -> None:
     """Nothing is left from which seeds could be drawn."""
     rng = StepGenerator().at(1, SeedPosition(0, 0, 0))
-    with pytest.raises(UsageError, match="in its calls"):
-        rng.spawn(1)
+    copied = copy.deepcopy(rng)
+    assert copied.random() == rng.random()
+    for act in (lambda: rng.spawn(1), lambda: copied.spawn(1), lambda: rng.bit_generator.seed_seq.generate_state(1)):
+        with pytest.raises(UsageError, match="in its calls"):
+            act()

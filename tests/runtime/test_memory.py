@@ -144,7 +144,9 @@ def test_keeping_all_batches_is_safe() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
-def test_few_of_many_kept_batches_take_a_descriptor(module: str, place: dict[str, Any], monkeypatch: Any) -> None:
+def test_few_of_many_kept_batches_take_a_descriptor(
+    module: str, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of 60 large elements that are kept, those after the first ones are copies, which need none."""
     monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
     with ps.Loader(ps.range(60).map(larger), **place) as loader:
@@ -163,7 +165,7 @@ def test_few_of_many_kept_batches_take_a_descriptor(module: str, place: dict[str
     ],
 )
 @pytest.mark.filterwarnings("ignore:.* batches are kept by the training loop:UserWarning")
-def test_memory_bounds_many_kept_batches(module: str, place: dict[str, Any], monkeypatch: Any) -> None:
+def test_memory_bounds_many_kept_batches(module: str, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """With `memory=` no batch is copied for its descriptor, as the bound would not see the copy."""
     monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
     kept: list[Any] = []

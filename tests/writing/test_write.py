@@ -646,7 +646,7 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
             ps.write(other, tmp_path, num_workers=0, **arguments)
     description = tmp_path / "description.json"
     current = description.read_text()
-    description.write_text(current.replace('"version": 3', '"version": 2'))  # of a release with shards of other sizes
+    description.write_text(current.replace('"version": 4', '"version": 2'))  # of a release with shards of other sizes
     with pytest.raises(UsageError, match="the two differ in version"):
         ps.write(numbers(), tmp_path, num_workers=0)
     description.write_text(current)
@@ -694,13 +694,13 @@ def test_a_shard_that_was_changed_gets_no_new_checksum(tmp_path: Path) -> None:
 def test_damaged_descriptions_and_manifests_are_refused(tmp_path: Path) -> None:
     """The error has the file and the remedy; a call after that completes the folder, or none has been begun."""
     shards = (
-        '{"version": 3, "dataset": "", "fingerprint": {}, "format": "jsonl", "elements": 4, "elements_per_shard": 4'
+        '{"version": 4, "dataset": "", "fingerprint": {}, "format": "jsonl", "elements": 4, "elements_per_shard": 4'
     )
     for number, (name, content, text) in enumerate(
         (
             ("description.json", b"", "isn't JSON.*Expecting value.*another folder"),
             ("description.json", b"[]", "lacks version, dataset,.*another folder"),
-            ("description.json", b'{"version": 3}', "lacks dataset,.*another folder"),
+            ("description.json", b'{"version": 4}', "lacks dataset,.*another folder"),
             ("manifest.json", b"\xff", "isn't JSON.*Remove it, and call"),
             ("manifest.json", b"[]", "lacks version,.*Remove it, and call"),
             ("manifest.json", f'{shards}, "shards": []}}'.encode(), "isn't the manifest of this dataset.*Remove it"),

@@ -21,11 +21,11 @@ class StreamSeeds(ISpawnableSeedSequence):
     """The seeds of a bit generator that is set to stream after stream.
 
     Attributes:
-        bits: returns the bit generator; None while it is made, and once its step's generator no longer exists.
+        bits: returns the bit generator, or None once its step's generator no longer exists; None while it is made.
     """
 
     def __init__(self) -> None:
-        self.bits: Callable[[], np.random.BitGenerator | None] = lambda: None
+        self.bits: Callable[[], np.random.BitGenerator | None] | None = None
 
     def generate_state(self, n_words: int, dtype: DTypeLike = np.uint32) -> NDArray[Any]:
         """Return seeds that are drawn; zeros while the bit generator is made, which is set to a stream before its use.
@@ -33,9 +33,13 @@ class StreamSeeds(ISpawnableSeedSequence):
         Args:
             n_words: their number.
             dtype: uint32 or uint64.
+
+        Raises:
+            UsageError: the generator is used after its loader has ended.
         """
-        bits = self.bits()
-        return np.zeros(n_words, dtype) if bits is None else _drawn(bits).generate_state(n_words, cast("Any", dtype))
+        if self.bits is None:
+            return np.zeros(n_words, dtype)
+        return self._drawn().generate_state(n_words, cast("Any", dtype))
 
     def spawn(self, n_children: int) -> list[Any]:
         """Return sequences of seeds that are drawn.
@@ -46,17 +50,22 @@ class StreamSeeds(ISpawnableSeedSequence):
         Raises:
             UsageError: the generator is used after its loader has ended.
         """
-        bits = self.bits()
+        return [*self._drawn().spawn(n_children)]
+
+    def __reduce__(self) -> tuple[type[Any], tuple[list[int], ...]]:
+        # A copy of the generator draws the same numbers, so a copy must not draw from it.
+        bits = self._living()
+        if bits is None:
+            return StreamSeeds, ()
+        state: Any = bits.state
+        words = [*state["state"]["key"], *state["state"]["counter"], state["buffer_pos"]]
+        return SeedSequence, ([int(word) for word in words],)
+
+    def _drawn(self) -> SeedSequence:
+        bits = self._living()
         if bits is None:
             raise UsageError("a function's generator must spawn others in its calls; spawn them there")
-        return [*_drawn(bits).spawn(n_children)]
+        return SeedSequence([int(word) for word in bits.random_raw(4)])
 
-    def __reduce__(self) -> tuple[type[SeedSequence], tuple[list[int]]]:
-        # A copy of the generator draws the same numbers, so a copy must not draw from it.
-        bits = self.bits()
-        state: Any = {} if bits is None else bits.state["state"]
-        return SeedSequence, ([int(word) for words in state.values() for word in words],)
-
-
-def _drawn(bits: "np.random.BitGenerator") -> SeedSequence:
-    return SeedSequence([int(word) for word in bits.random_raw(4)])
+    def _living(self) -> "np.random.BitGenerator | None":
+        return None if self.bits is None else self.bits()

@@ -4,7 +4,8 @@ The problem: filters and `on_error="skip"` may leave out every element. An epoch
 loader names. In a repeat without end, the reader would read pass after pass for ever.
 
 The solution: each block input counts the elements that were left out since one was kept. After `EMPTY_PASSES` passes,
-and at least `EMPTY_ELEMENTS` elements, the reading raises an error that names the steps.
+and at least `EMPTY_ELEMENTS` elements, the reading raises an error that names the steps. A `flat_map` holds nothing, so
+the elements of which it made nothing count in the same way (`EmptyPieces`).
 
 One empty pass is not enough: a random map below a filter draws other numbers in each pass, a sampler may choose other
 elements, and one of several ranks reads only its part. The elements that count are those of one rank, so that several
@@ -16,7 +17,6 @@ that was kept. After a seek to a position, or a change of the number of ranks, t
 
 Rejected: a count above folds, since a fold may need many passes for one element, as a large batch of a short dataset
 does. So a fold that returns nothing is not noticed. Neither is a filter above a stream, whose passes have no length.
-A `flat_map` holds nothing, so the elements of which it made nothing count in the same way (`EmptyPieces`).
 Also a look at the output whenever a pass begins: nothing above the inputs knows passes, since each input repeats by
 itself, and only the state of a user's fold could tell a pass that was in vain from one that the fold still holds.
 """

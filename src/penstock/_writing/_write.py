@@ -29,7 +29,7 @@ from penstock.errors import UsageError
 _SAMPLE: Final = 64  # elements, spread over the dataset, whose mean size gives the rows of a shard
 _DESCRIPTION: Final = "description.json"
 _MANIFEST: Final = "manifest.json"
-_VERSION: Final = 3  # of the bytes of shards; a change of it refuses folders that an older release began
+_VERSION: Final = 4  # of the bytes of shards; a change of it refuses folders that an older release began
 _BLOCK_BYTES: Final = 1 << 20  # of the elements that a format gets at once
 _MAX_BLOCK: Final = 4096  # elements
 _PART_SECONDS: Final = 0.1  # for the elements that are computed before the progress counts them
