@@ -17,6 +17,7 @@ from tests.equivalence.graphs import indexable
 from tests.equivalence.joins import uniform, weights
 from tests.equivalence.mixtures import NAMES, Mixture, any_indexable, enough, indexable_mixtures, named
 from tests.equivalence.test_machine import REMAINDERS, SIZES, WORKERS, LoaderMachine, Place, Saved
+from tests.profiles import in_short
 
 LEAST = 24  # rows of an epoch: as many as the largest batch
 
@@ -194,4 +195,4 @@ def has_enough(dataset: ps.Dataset) -> bool:
 
 
 TestAlgebra = AlgebraMachine.TestCase
-TestAlgebra.settings = settings(stateful_step_count=20)
+TestAlgebra.settings = settings(in_short(15), stateful_step_count=20)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.equivalence.definition import digest, rank_of
 from tests.equivalence.joins import Counter, in_order
+from tests.profiles import in_short
 
 SIZE = 12
 ROWS = st.integers(1, 6)
@@ -32,6 +33,8 @@ ENDED: dict[str, ps.Dataset] = {  # in each, the last window is short, since the
     "mixture in a fold of parts": ps.interleave([mixture().batch(4).unbatch(), ps.range(200, 209)]).window_shuffle(4),
     "bucket": FILTERED.bucket(lambda n: n % 3, [1, 2], rows=3, remainder="drop").window_shuffle(4).unbatch(),
 }
+
+LONG_ENDED = ("mixture that is one of two", "mixture in a fold of parts")  # each a combination of two of the others
 
 
 def rows_of(dataset: ps.Dataset, epoch: int, ranks: int) -> Multiset[Any]:
@@ -63,6 +66,7 @@ def ranks_of(dataset: ps.Dataset, count: int) -> list[ps.Loader]:
 DEALS = st.lists(st.tuples(st.integers(1, 4), RANKS), min_size=1, max_size=3)
 
 
+@in_short(15)
 @given(in_order(dealable=True), RANKS, DEALS)
 @example(ps.stream(lambda: Counter(100)).window_shuffle(8), 1, [(1, 3), (1, 4), (1, 2)])  # parts begin within a stream
 def test_deals_lose_and_repeat_no_row(dataset: ps.Dataset, ranks: int, deals: list[tuple[int, int]]) -> None:
@@ -163,7 +167,9 @@ def test_a_deal_loses_no_element_that_waits_in_a_bucket() -> None:
     assert [delivered[number] for number in range(1, min(map(max, before)))] == [1] * (min(map(max, before)) - 1)
 
 
-@pytest.mark.parametrize("name", ENDED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG_ENDED else name for name in ENDED]
+)
 def test_a_short_window_is_continued_after_a_deal(name: str) -> None:
     """A deal after each step repeats no element, and loses none of a window that is short, since the steps below ended.
 

@@ -13,6 +13,7 @@ from tests.dataset.functions import double
 from tests.equivalence.definition import close_all, digests, epoch_of, outcomes, raised, ranks_of
 from tests.equivalence.functions import flat_sum, keeps_two_of_three
 from tests.equivalence.graphs import indexable
+from tests.profiles import in_short
 
 
 def kept(dataset: ps.Dataset, rank: int, ranks: int) -> list[Any]:
@@ -27,6 +28,7 @@ def sums(elements: list[Any]) -> list[int]:
     return [flat_sum(element) for element in elements]
 
 
+@in_short(15)
 @given(indexable(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9), st.sampled_from([0, 0, 2]))
 def test_a_limit_ends_all_ranks_or_one_raises(
     dataset: ps.Dataset, ranks: int, each: int, limit: int, workers: int
@@ -72,6 +74,7 @@ def test_which_limits_must_be_filled() -> None:
     assert [len(list(ps.Loader(dataset, shard=ps.Shard(rank, 2)))) for rank in range(2)] == [3, 3]
 
 
+@in_short(15)
 @given(indexable(), st.integers(1, 4), st.integers(1, 3))
 def test_without_an_end_no_rank_ends(dataset: ps.Dataset, ranks: int, each: int) -> None:
     """If a filtered dataset is repeated below its batches, every rank gets as many steps as it requests."""

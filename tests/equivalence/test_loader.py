@@ -16,6 +16,7 @@ from tests.equivalence.definition import delivered, digest, digests, epoch_of, o
 from tests.equivalence.graphs import batched, indexable, ordered
 from tests.equivalence.joins import in_order, joined
 from tests.equivalence.mixtures import grouped, ordered_mixtures, tables
+from tests.profiles import IS_LONG
 
 
 @st.composite
@@ -31,7 +32,7 @@ MIXTURES = ordered_mixtures().map(lambda mixture: mixture.dataset)
 DATASETS = st.one_of(INDEXABLE, ordered(), *[elements_or_batches(in_order())] * 2, grouped(), MIXTURES)
 SOURCES = st.none() | st.none() | KEYS_PER_READ
 WORKERS = st.sampled_from([0, 1, 2, 3])
-MANY = settings(max_examples=3 * settings().max_examples // 2)
+MANY = settings(max_examples=3 * settings().max_examples // 2 if IS_LONG else 25)
 
 
 def with_source(dataset: ps.Dataset, keys: int | None) -> ps.Dataset:

@@ -16,6 +16,7 @@ from penstock.batching import stack
 from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, element_of, ranks_of
 from tests.equivalence.functions import keeps_two_of_three, with_origin
+from tests.profiles import in_short
 
 LENGTH = 31
 SIZES = st.sampled_from([4, 6, 10, 12, 24])
@@ -386,6 +387,6 @@ class OrderedMachine(LoaderMachine):
 
 
 TestIndexed = LoaderMachine.TestCase
-TestIndexed.settings = settings(stateful_step_count=30)
+TestIndexed.settings = settings(in_short(15), stateful_step_count=30)
 TestOrdered = OrderedMachine.TestCase
-TestOrdered.settings = settings(stateful_step_count=30)
+TestOrdered.settings = settings(in_short(15), stateful_step_count=30)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.sources import Arrays
 from tests.equivalence.definition import epoch_of
+from tests.profiles import in_short
 
 
 class Squares:
@@ -52,6 +53,7 @@ PARTS: list[Callable[[int, int], ps.Dataset]] = [
 ]
 
 
+@in_short(15)
 @given(
     st.lists(st.tuples(st.sampled_from(PARTS), st.integers(4, 9), st.integers(1, 4)), min_size=2, max_size=40),
     st.integers(1, 64),

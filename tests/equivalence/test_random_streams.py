@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.dataset.functions import same
 from tests.equivalence.definition import close_all, epoch_of, ranks_of
+from tests.profiles import in_short
 
 EPOCHS = 3
 LENGTHS = st.integers(1, 40)
@@ -63,6 +64,7 @@ PARTS: list[Callable[[ps.Dataset], list[ps.Dataset]]] = [
 ]
 
 
+@in_short(15)
 @given(LENGTHS, SEEDS, st.sampled_from(PARTS), ORDER, ORDER, st.integers(1, 3))
 def test_parts_draw_apart(
     length: int, seed: int, parts_of: Callable[[ps.Dataset], list[ps.Dataset]], below: Verb, above: Verb, times: int
@@ -87,6 +89,7 @@ def test_ranks_draw_apart(length: int, seed: int, ranks: int, order: Verb, where
     assert_distinct([row for batch in batches for row in batch] if where == "below" else batches)
 
 
+@in_short(10)
 @given(LENGTHS, SEEDS, st.integers(1, 7))
 def test_steps_and_rows_draw_apart(length: int, seed: int, size: int) -> None:
     """Steps of one chain, lambdas, uses of one function, and rows of batches have streams of their own.
@@ -112,6 +115,7 @@ OTHERS: dict[str, Verb] = {
 }
 
 
+@in_short(15)
 @given(LENGTHS, SEEDS, st.lists(st.sampled_from([*OTHERS]), max_size=4), st.data())
 def test_other_steps_change_no_stream(length: int, seed: int, others: list[str], data: st.DataObject) -> None:
     """Adding a map, a shuffle or another random map, below or above, leaves a named step's streams as they were."""

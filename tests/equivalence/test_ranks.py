@@ -15,6 +15,7 @@ from tests.equivalence.decisions import DECISIONS, random_decisions
 from tests.equivalence.definition import close_all, concatenated, digest, digests, epoch_of, outcomes, raised, ranks_of
 from tests.equivalence.functions import add_one, totals
 from tests.equivalence.graphs import REMAINDERS, indexable
+from tests.profiles import in_short
 
 RANKS = st.sampled_from([1, 2, 3, 4, 8])
 WORKERS = st.sampled_from([0, 0, 2])
@@ -42,6 +43,7 @@ def bounds(rows: int, rank: int, count: int) -> tuple[int, int]:
     return rows * rank // count, rows * (rank + 1) // count
 
 
+@in_short(20)
 @given(indexable(), RANKS, st.integers(1, 4), REMAINDERS, WORKERS, st.booleans(), DECISIONS)
 def test_ranks_make_the_global_batch(
     dataset: ps.Dataset,

@@ -14,6 +14,7 @@ import penstock as ps
 from penstock.errors import StateError
 from tests.dataset.functions import keep
 from tests.equivalence.decisions import DECISIONS, random_decisions
+from tests.profiles import in_short
 
 NO_END = 1 << 60
 PARTS = "abc"
@@ -70,6 +71,7 @@ def walk(mixture: Scheduled, stop: Stop) -> Iterator[int]:
 FILTERED = st.frozensets(st.sampled_from(PARTS), min_size=1)
 
 
+@in_short(15)
 @given(scheduled(WEIGHTS), STOPS, FILTERED, DECISIONS)
 @example(Scheduled((1, 2, 2), {0: (1, 0, 0), 2: (0, 1, 2), 4: (0, 0, 1)}), "all", frozenset("a"), None)
 @example(Scheduled((0, 3, 4), {0: (0, 0, 1), 1: (0, 1, 1)}), "first", frozenset("a"), 2)  # in several chunks
