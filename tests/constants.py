@@ -8,6 +8,7 @@ import pytest
 _MODULES: Final = {
     "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
     "COLLATE_WHOLE_SECONDS": "penstock._runtime._collate_supplier",
+    "EMPTY_ELEMENTS": "penstock._streaming._empty_passes",
     "FUNCTION_SECONDS": "penstock._runtime._scheduler",
     "LONG_WAIT_SECONDS": "penstock._runtime._failing_work",
     "LOOKED_AT_SECONDS": "penstock._loader._hints",
@@ -17,6 +18,7 @@ _MODULES: Final = {
     "FOLD_BYTES": "penstock._runtime._fold_thread",
     "FOLD_SECONDS": "penstock._runtime._fold_thread",
     "STALL_SECONDS": "penstock._runtime._failing_work",
+    "WASTED_ELEMENTS": "penstock._runtime._recorder",
     "_MAX_BLOCK": "penstock._writing._write",
     "_PART_SECONDS": "penstock._writing._write",
     "_IDLE_SECONDS": "penstock.ray._team",

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.sampling import FixedOrder, Shuffle
 from tests.dataset.functions import draw, noisy
-from tests.profiles import fewer
+from tests.profiles import fewer, in_short
 
 SIZES = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 97])
 
 
+@in_short(15)
 @given(SIZES, st.integers(0, 99), st.integers(1, 5), st.integers(0, 40))
 def test_shuffles_shards_and_parts(size: int, seed: int, count: int, part: int) -> None:
     """Every epoch has each element once, in an order of its own; shards keep their records, `take` and `skip` divide.
@@ -40,6 +41,7 @@ def test_a_window_shuffle_keeps_each_element_in_its_window() -> None:
                 assert [number for window in windows for number in window] == list(range(length))
 
 
+@in_short(15)
 @given(st.integers(1, 5), st.integers(0, 20))
 def test_a_selection_of_alternating_orders_is_one_set(cycle: int, count: int) -> None:
     """Orders that alternate between epochs are held like a shuffle, so a part exchanges no elements with the rest."""

@@ -91,7 +91,7 @@ def test_a_batch_of_sequences_is_filled_where_it_is_delivered(rows: int) -> None
 
     Small batches share it, up to 64 sequences.
     """
-    dataset = bare([1 + number * 7 % 9 for number in range(6000)]).pack(8).batch(rows)
+    dataset = bare([1 + number * 7 % 9 for number in range(2400)]).pack(8).batch(rows)
     with ps.Loader(dataset) as loader:
         batches = list(loader)
     assert digests(batches) == digests(dataset)
@@ -119,6 +119,7 @@ PLANNED: dict[str, Callable[[ps.Dataset, list[int]], ps.Dataset]] = {
 
 @pytest.mark.parametrize("rows", [3, 70])
 @pytest.mark.parametrize("kind", PLANNED)
+@pytest.mark.each_value
 def test_planned_sequences_equal_the_definition_in_batches(kind: str, rows: int) -> None:
     """Batches of planned sequences have the definition's bytes, whatever is between, inline and from threads."""
     lengths = [number * 7 % 31 for number in range(1000)]

@@ -4,6 +4,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import GraphError
+from tests.constants import SetConstant
 from tests.dataset.functions import noisy, same
 from tests.equivalence.definition import epoch_of
 
@@ -78,14 +79,15 @@ def test_a_repeat_of_a_few_elements_has_2_to_the_31_passes() -> None:
     assert len(ps.range(1).repeat(2).repeat().take(2**32)) == 2**32
 
 
-def test_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
+def test_a_repeat_without_end_of_which_nothing_is_left_is_an_error(set_constant: SetConstant) -> None:
     """It names the steps that leave everything out, in each place; what is drawn until it is accepted is found."""
+    set_constant("EMPTY_ELEMENTS", 20_000)  # after the warning about waste
     refused = ps.mix([ps.range(10).map(_refuse, on_error="skip"), ps.range(9)], stop="never").batch(9)
-    left_out = r"; map\(_refuse, on_error='skip'\) left out 100,000 elements in a row, in passes of 10"
+    left_out = r"; map\(_refuse, on_error='skip'\) left out 20,000 elements in a row, in passes of 10"
     with ps.Loader(refused, num_workers=2, workers="threads") as loader, pytest.raises(GraphError, match=left_out):
         list(loader)
     high = ps.mix([ps.range(9), ps.range(3)], stop="never").filter(_is_high).batch(9)
-    left_out = r"; filter\(_is_high\) left out 100,000 elements in a row, in passes of 24\. Correct"
+    left_out = r"; filter\(_is_high\) left out 20,000 elements in a row, in passes of 24\. Correct"
     with ps.Loader(high) as loader, pytest.warns(match="nearly all"), pytest.raises(GraphError, match=left_out):
         list(loader)
     rare = ps.range(1).repeat().random_map(noisy).filter(lambda element: element[1] > 0.999)
@@ -114,8 +116,9 @@ def test_the_error_of_a_repeat_without_end_is_at_one_element() -> None:
         first_after(100_000)
 
 
-def test_a_function_that_makes_nothing_in_a_repeat_without_end_is_an_error() -> None:
-    """A split that makes no element of 100,000 in a row fails at that one, after what it made before."""
+def test_a_function_that_makes_nothing_in_a_repeat_without_end_is_an_error(set_constant: SetConstant) -> None:
+    """A split that makes no element of so many in a row fails at the last one, after what it made before."""
+    set_constant("EMPTY_ELEMENTS", 10_000)
 
     def first_after(count: int) -> int:
         numbers = ps.range(3).repeat().map_with_origin(lambda _, origin: origin.index)
@@ -125,25 +128,26 @@ def test_a_function_that_makes_nothing_in_a_repeat_without_end_is_an_error() -> 
             assert next(batches)[0] == 5
             return int(next(batches)[0])
 
-    assert first_after(100_005) == 100_005
-    with pytest.raises(GraphError, match=r"; flat_map\(.*\) made nothing of 100,000 elements in a row, in passes of 3"):
-        first_after(100_006)
+    assert first_after(10_005) == 10_005
+    with pytest.raises(GraphError, match=r"; flat_map\(.*\) made nothing of 10,000 elements in a row, in passes of 3"):
+        first_after(10_006)
 
 
-@pytest.mark.long
-def test_the_definition_of_a_split_that_makes_nothing_is_an_error() -> None:
+def test_the_definition_of_a_split_that_makes_nothing_is_an_error(set_constant: SetConstant) -> None:
     """The definition raises the same error."""
-    with pytest.raises(GraphError, match="made nothing of 100,000 elements in a row, in passes of 3"):
+    set_constant("EMPTY_ELEMENTS", 1_000)
+    with pytest.raises(GraphError, match="made nothing of 1,000 elements in a row, in passes of 3"):
         next(epoch_of(ps.range(3).flat_map(_nothing).repeat(), 1))
 
 
-def test_a_part_that_repeats_itself_is_an_error_if_nothing_is_left_of_it() -> None:
+def test_a_part_that_repeats_itself_is_an_error_if_nothing_is_left_of_it(set_constant: SetConstant) -> None:
     """The passes of a part that already repeats count where `mix(stop="never")` repeats it again."""
+    set_constant("EMPTY_ELEMENTS", 1_000)
     endless = ps.range(3).repeat()
     for part in (endless.flat_map(_nothing), endless.map(_refuse, on_error="skip")):
         with (
             ps.Loader(ps.mix([part, ps.range(2)], stop="never")) as loader,
-            pytest.raises(GraphError, match=r"100,000 elements in a row, in passes of 3\. Correct"),
+            pytest.raises(GraphError, match=r"1,000 elements in a row, in passes of 3\. Correct"),
         ):
             list(loader)
 
@@ -152,10 +156,10 @@ def _nothing(_: int) -> list[int]:
     return []
 
 
-@pytest.mark.long
-def test_the_definition_of_a_repeat_without_end_of_which_nothing_is_left_is_an_error() -> None:
+def test_the_definition_of_a_repeat_without_end_of_which_nothing_is_left_is_an_error(set_constant: SetConstant) -> None:
     """The definition raises the same error."""
-    with pytest.raises(GraphError, match="left out 100,000 elements in a row, in passes of 3"):
+    set_constant("EMPTY_ELEMENTS", 1_000)
+    with pytest.raises(GraphError, match="left out 1,000 elements in a row, in passes of 3"):
         next(epoch_of(ps.range(3).filter(_is_high).repeat(), 1))
 
 

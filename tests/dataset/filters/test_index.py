@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import GraphError, UsageError
 from tests.dataset.functions import double, draw, is_odd, noisy
+from tests.profiles import in_short
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ STEPS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
 }
 
 
+@in_short(12)
 @given(count=st.integers(0, 60), steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), of=st.integers(1, 4))
 def test_an_index_keeps_the_elements_of_a_plain_filter(count: int, steps: list[str], of: int) -> None:
     """Epoch 0 has the elements of a plain filter in its order; later epochs have the same ones in some order."""
@@ -140,6 +142,7 @@ def test_an_index_of_another_dataset_is_replaced(path: Path) -> None:
         assert os.listdir(path.parent) == [path.name]
 
 
+@in_short(15)
 @given(data=st.data())
 def test_a_damaged_index_is_replaced(data: st.DataObject) -> None:
     """A change of any byte after the first sixteen, or the loss of any, is noticed, reported and repaired."""

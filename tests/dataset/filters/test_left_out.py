@@ -3,6 +3,7 @@
 import pytest
 
 import penstock as ps
+from tests.constants import SetConstant
 from tests.dataset.filters.test_index import Multiple
 from tests.dataset.functions import is_odd
 
@@ -28,14 +29,17 @@ def test_elements_left_out_are_counted(num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("where", ["leaf", "fold"])
-def test_a_filter_that_leaves_out_nearly_everything_is_warned_of(num_workers: int, where: str) -> None:
+def test_a_filter_that_leaves_out_nearly_everything_is_warned_of(
+    num_workers: int, where: str, set_constant: SetConstant
+) -> None:
     """One warning of a loader names the step, the counts and the remedy."""
-    below: ps.Dataset = ps.range(12_000)
+    set_constant("WASTED_ELEMENTS", 2_000)
+    below: ps.Dataset = ps.range(2_500)
     if where == "fold":
         below = below.filter(bool).batch(2).unbatch()
     dataset = below.filter(Multiple(1000), name="thousands").batch(2)
     with ps.Loader(dataset, num_workers=num_workers) as loader:
-        with pytest.warns(UserWarning, match=r"'thousands' left out 1\d,\d{3} of 1.*index=path") as caught:
+        with pytest.warns(UserWarning, match=r"'thousands' left out 2,\d{3} of 2.*index=path") as caught:
             first = [batch.tolist() for batch in loader]
         assert len(caught) == 1
         assert [batch.tolist() for batch in loader] == first
