@@ -13,6 +13,7 @@ from penstock.batching import Stack
 from penstock.errors import InternalError
 from tests.decisions.comparing import PLACES, Comparison
 from tests.decisions.datasets import DATASETS
+from tests.profiles import IS_LONG
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
 DECISIONS = [value for value in vars(_decisions).values() if isinstance(value, Decision)]
@@ -23,7 +24,7 @@ DECISIONS = [value for value in vars(_decisions).values() if isinstance(value, D
 @pytest.mark.each_value
 def test_batches_equal_the_definition(name: str, place: str) -> None:
     """Random decisions change no batch of any dataset in any place."""
-    comparison = Comparison(300)
+    comparison = Comparison(300 if IS_LONG else 100)
     comparison.run(name, place, 2 * len(name) + len(place))
     assert comparison.wrong == []
     assert comparison.total == sum(map(len, comparison.expected(name)))

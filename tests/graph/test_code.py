@@ -34,6 +34,7 @@ from tests.graph.identified import (
     identities,
     is_lambda_or_local,
 )
+from tests.profiles import in_short
 
 
 def module_of(source: str) -> Any:
@@ -143,6 +144,7 @@ def test_functions_with_other_values_differ() -> None:
     assert len({identity for identity, *_ in identities().values()}) == len(KINDS)
 
 
+@in_short(15)
 @given(st.integers(0, 40), st.integers(0, 17))
 def test_kept_texts_are_those_of_a_new_walk(levels: int, partials: int) -> None:
     """The text of code is kept between walks. A digest is that of a walk that uses none, also near a walk's limits."""

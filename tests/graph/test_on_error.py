@@ -105,18 +105,20 @@ def test_replaced_and_skipped_elements_are_reported(num_workers: int) -> None:
 @in_places("inline", "threads", "processes", "isolated")
 def test_each_part_and_each_piece_has_an_event(place: dict[str, Any]) -> None:
     """Parts of a mixture or a zip have equal positions, and so have the elements that a step makes of one."""
+    pieces = ps.range(32).flat_map(lambda number: [number, number + 1]).map(decode, on_error="skip").batch(8)
+    datasets: list[tuple[ps.Dataset, list[str]]] = [(pieces, ["", ""])]
     for on_error in ("skip", ps.Substitute(attempts=32)):
         part = ps.range(32).map(decode, on_error=on_error)
         mixed = ps.mix({"web": ps.concatenate({"en": part, "de": part}), "code": part}, stop="all").batch(8)
-        pieces = ps.range(32).flat_map(lambda number: [number, number + 1]).map(decode, on_error="skip").batch(8)
         zipped = ps.zip({"x": part, "y": ps.range(32).map(decode, on_error=on_error)}).batch(8)
-        for dataset, components in ((mixed, ["code", "web/de", "web/en"]), (pieces, ["", ""]), (zipped, ["x", "y"])):
-            with ps.Loader(dataset, **place) as loader:
-                list(loader)
-                events, stats = loader.replaced(), loader.stats()
-            assert stats["skipped"] + stats["substituted"] == len(events) == len(components) * len(CORRUPT)
-            assert sorted(event.component for event in events) == sorted(components * len(CORRUPT))
-            assert {event.error for event in events} == {f"ValueError: corrupt {number}" for number in CORRUPT}
+        datasets += [(mixed, ["code", "web/de", "web/en"]), (zipped, ["x", "y"])]
+    for dataset, components in datasets:
+        with ps.Loader(dataset, **place) as loader:
+            list(loader)
+            events, stats = loader.replaced(), loader.stats()
+        assert stats["skipped"] + stats["substituted"] == len(events) == len(components) * len(CORRUPT)
+        assert sorted(event.component for event in events) == sorted(components * len(CORRUPT))
+        assert {event.error for event in events} == {f"ValueError: corrupt {number}" for number in CORRUPT}
 
 
 def test_attempts_run_out() -> None:

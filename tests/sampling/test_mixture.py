@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sampling import MixtureRule, WeightedMixture, integer_weights
+from tests.profiles import in_short
 from tests.sampling.mixture_oracle import walk
 
 ENDLESS = 2**62
@@ -56,6 +57,7 @@ def first_of(mixture: WeightedMixture, count: int) -> tuple[list[int], list[int]
     return components.tolist(), places.tolist()
 
 
+@in_short(15)
 @given(mixtures())
 def test_a_mixture_is_the_walk_over_its_positions(mixture: WeightedMixture) -> None:
     """Length, elements, counts and past are those of a walk over all elements, for every stop."""
@@ -175,6 +177,7 @@ def test_components_without_end(stop: Any) -> None:
     assert int(mixture.counts(ENDLESS).sum()) == ENDLESS
 
 
+@in_short(15)
 @given(mixtures())
 def test_a_mixture_is_a_value(mixture: WeightedMixture) -> None:
     """Pickled and copied mixtures are equal to the first, hash alike and take no tables with them."""

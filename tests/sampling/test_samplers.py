@@ -34,7 +34,7 @@ from penstock.sampling import (
     seed_position,
     seed_positions,
 )
-from tests.profiles import fewer
+from tests.profiles import fewer, in_short
 
 seeds = st.integers(0, 2**64 - 1)
 lengths = st.one_of(st.integers(1, 20), st.integers(65530, 65540), st.integers(1, 2**40))
@@ -96,6 +96,7 @@ ALL: dict[str, st.SearchStrategy[ScalarSampler]] = {
 
 
 @pytest.mark.parametrize("kind", ALL)
+@in_short(15)
 @given(data=st.data())
 def test_scalar_and_block_forms_agree(kind: str, data: st.DataObject) -> None:
     """A block has the scalar form's results, with epochs that are all the same, in runs or mixed; copies are equal."""
