@@ -87,6 +87,7 @@ def test_deals_lose_and_repeat_no_row(dataset: ps.Dataset, ranks: int, deals: li
     assert found == expected
 
 
+@in_short(15)
 @given(st.integers(1, 40), ROWS, ROWS, RANKS, RANKS, st.integers(0, 5))
 @example(20, 6, 2, 1, 3, 3)  # two elements are left for three ranks
 def test_all_ranks_resume_in_the_same_epoch(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from tests.dataset.functions import same
 from tests.equivalence.definition import epoch_of
+from tests.profiles import in_short
 
 LENGTHS = st.integers(0, 60)
 SEEDS = st.integers(0, 1000)
@@ -41,6 +42,7 @@ def bag(dataset: ps.Dataset, epoch: int) -> list[Any]:
     return sorted(epoch_of(dataset, epoch), key=repr)
 
 
+@in_short(15)
 @given(LENGTHS, SEEDS, SEEDS, *[st.sampled_from(ORDERS)] * 2)
 def test_train_and_validation_never_mix(length: int, seed: int, split_seed: int, below: Verb, above: Verb) -> None:
     """The parts of a split are disjoint and complete, and the same over 5 epochs, with shuffles below or above."""

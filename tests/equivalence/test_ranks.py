@@ -83,6 +83,7 @@ def test_ranks_make_the_global_batch(
     close_all(loaders)
 
 
+@in_short(15)
 @given(st.integers(1, 100), RANKS, st.integers(1, 4), st.sampled_from([0, 2, 3]), st.integers(0, 5))
 def test_only_the_ranks_rows_are_read(length: int, ranks: int, each: int, workers: int, seed: int) -> None:
     """A rank reads each record of its rows once, and no other one; padding, which reads none anew, is masked."""

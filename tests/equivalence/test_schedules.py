@@ -90,6 +90,7 @@ def test_changes_whose_parts_have_ended_are_skipped(
                 assert list(resumed) == expected[count:]
 
 
+@in_short(15)
 @given(scheduled(WEIGHTS), scheduled(ONE_WEIGHT, least=1), st.sampled_from(["first", "all", "never"]), FILTERED)
 def test_a_mixture_with_positions_follows_its_schedule(
     mixture: Scheduled, single: Scheduled, stop: Literal["first", "all", "never"], filtered: frozenset[str]
