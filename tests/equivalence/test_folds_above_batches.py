@@ -28,6 +28,7 @@ FOLDS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "one part": lambda dataset: ps.mix({"only": dataset.filter(keep)}),
     "parts": lambda dataset: ps.concatenate([dataset, dataset.filter(keep)]),
 }
+LONG_FOLDS = ("filter, batch", "map, window_shuffle", "flat_map, window_shuffle")  # two of the others each
 
 
 def check(dataset: ps.Dataset, *places: dict[str, Any]) -> None:
@@ -54,7 +55,9 @@ def rows(fold: Callable[[ps.Dataset], ps.Dataset], remainder: Any) -> ps.Dataset
     return fold(batches.unbatch().map_with_origin(with_origin))
 
 
-@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG_FOLDS else name for name in FOLDS]
+)
 def test_folds_take_whole_batches_and_their_rows(name: str) -> None:
     """None is lost or shortened, each has the origin of the definition, and no row of padding is searched.
 
