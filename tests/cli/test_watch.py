@@ -14,7 +14,6 @@ import sys
 import termios
 import threading
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from penstock._loader import _publisher
 from penstock.observe._live import Window, report_between, summary
 from penstock.observe._sums import Sums
 from tests.cli.command import main
+from tests.programs.forked import started
 
 Output = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads the folder /proc")
@@ -84,15 +84,13 @@ def set_columns(terminal: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
     """Each view is drawn in the place of the last one and fits the terminal; a file gets lines, or one view.
 
     Ctrl-C ends the view with status 0. A training that is killed leaves nothing behind, and a line says so.
     """
-    training = subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True)
-    with training as program, ExitStack() as at_end:
-        at_end.callback(program.kill)  # otherwise the test would wait for its end where a check has failed
-        assert program.stdout is not None
+    with started(TRAINING) as program:
         assert program.stdout.readline() == "ready\n"
         pid = str(program.pid)
         # On a busy machine the program may have had no processor in the last interval.
@@ -105,8 +103,8 @@ def test_a_program_is_watched_until_it_ends(capsys: Output) -> None:
         assert re.search(r"workers +━+─* *\d+% busy, 2 threads", text)
         assert main(["watch", "--once"]) == 0  # the loaders of all programs
         assert f"pid {pid} " in capsys.readouterr().out
-        with subprocess.Popen([*COMMAND, pid, "--interval", "0.05"], stdout=subprocess.PIPE, text=True) as watch:
-            assert watch.stdout is not None
+        watching = ["watch", pid, "--interval", "0.05"]
+        with started(f"from tests.cli.command import main; raise SystemExit(main({watching}))") as watch:
             line = watch.stdout.readline()
             program.kill()
             *_, last = watch.stdout
