@@ -32,7 +32,7 @@ MIXTURES = ordered_mixtures().map(lambda mixture: mixture.dataset)
 DATASETS = st.one_of(INDEXABLE, ordered(), *[elements_or_batches(in_order())] * 2, grouped(), MIXTURES)
 SOURCES = st.none() | st.none() | KEYS_PER_READ
 WORKERS = st.sampled_from([0, 1, 2, 3])
-MANY = settings(max_examples=3 * settings().max_examples // 2 if IS_LONG else 25)
+MANY = settings(max_examples=3 * settings().max_examples // 2 if IS_LONG else 20)
 
 
 def with_source(dataset: ps.Dataset, keys: int | None) -> ps.Dataset:

@@ -43,7 +43,7 @@ def bounds(rows: int, rank: int, count: int) -> tuple[int, int]:
     return rows * rank // count, rows * (rank + 1) // count
 
 
-@in_short(20)
+@in_short(15)
 @given(indexable(), RANKS, st.integers(1, 4), REMAINDERS, WORKERS, st.booleans(), DECISIONS)
 def test_ranks_make_the_global_batch(
     dataset: ps.Dataset,
