@@ -9,6 +9,10 @@
 #   joined                       waits for it, shows its output, and fails where it failed
 #   alone command argument...    waits until no other script builds: two builds at once would damage their common folder
 
+# Python keeps bytecode, whatever the environment says: otherwise hundreds of processes would each compile what they
+# import, torch in 3 seconds.
+export PYTHONDONTWRITEBYTECODE=
+
 say() { printf '%s\n' "$*"; }
 
 fail() {
