@@ -1,4 +1,4 @@
-"""Functions for helper processes, which import them by name, and isolated loaders."""
+"""Functions for helper processes, which import them by name; this module imports little, so that they start soon."""
 
 import itertools
 import multiprocessing
@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from asyncio import CancelledError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import penstock as ps
-from tests.equivalence.definition import digest
 from tests.workers.processes.functions import DEADLY as DEADLY
 from tests.workers.processes.functions import is_child
-
-
-def isolated(dataset: ps.Dataset, num_workers: int = 0, **options: Any) -> ps.Loader:
-    """Return a loader that runs in a helper process."""
-    return ps.Loader(dataset, num_workers=num_workers, isolated=True, **options)
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Return whether two batches are equal, byte for byte."""
-    return bool(digest(found) == digest(expected))
-
-
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    """Fail unless all batches are equal, byte for byte."""
-    assert len(found) == len(expected)
-    assert all(map(same, found, expected))
 
 
 class Connected:
@@ -187,11 +169,6 @@ def refuse() -> Unreadable:
     return Unreadable()
 
 
-def most_in_flight(loader: ps.Loader) -> float:
-    """Return the largest number of bytes in flight in an epoch."""
-    return max(loader.stats()["bytes_in_flight"] for _ in loader)
-
-
 @dataclass
 class Counted:
     """Numbers, and how many; the constructor doesn't take that."""
@@ -201,3 +178,47 @@ class Counted:
 
     def __post_init__(self) -> None:
         self.count = len(self.numbers)
+
+
+def row_of(size: int, number: int) -> Any:
+    """Return a row of some size."""
+    return np.full(size, number % 251, np.uint8)
+
+
+def named(batch: Any) -> dict[str, Any]:
+    """Return parts and views of the batch's memory, beside values outside of it."""
+    return {"part": batch[1:], "backwards": batch[::-1], "new": batch + 1, "few": batch[:, :3].copy(), "name": "x"}
+
+
+def mixed(number: int) -> dict[str, Any]:
+    """Return a row so that a batch's largest leaf is in shared memory, and the others are copied out of it."""
+    return {"image": np.full(20_000, number % 251, np.uint8), "label": number, "box": (np.float32(number), None)}
+
+
+def without_box(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a batch of `mixed`."""
+    return {"image": batch["image"], "label": batch["label"]}
+
+
+KINDS: list[Callable[[NDArray[np.int64]], dict[str, Any]]] = [
+    lambda batch: {"x": batch, "sums": batch.sum(axis=1)},
+    lambda batch: {"x": np.asfortranarray(batch), "two": batch[:2, :2].copy()},
+    lambda batch: {"x": batch.astype(np.float32), "one": batch[:, :1].copy()},
+    lambda batch: {"x": batch.reshape(len(batch), 50, 50).transpose(0, 2, 1).copy("K")},
+    lambda batch: {"x": batch, "texts": [str(number) for number in batch[:, 0]]},
+]
+
+
+def of_a_kind(batch: NDArray[np.int64]) -> dict[str, Any]:
+    """Return a batch of one of the kinds; many in a row are of the same."""
+    return KINDS[int(batch[0, 0]) // 800 % len(KINDS)](batch)
+
+
+def growing(batch: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a few numbers for the first batches, and 480 kB for each later one."""
+    return np.full(10 if batch[0] < 1400 else 60_000, batch[0])
+
+
+def of_two_dtypes(batch: NDArray[np.int64]) -> NDArray[Any]:
+    """Return 160 kB or 80 kB, by turns after every two batches."""
+    return np.full(20_000, batch[0], (np.int64, np.float32)[int(batch[0]) // 8 % 2])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from tests.loader.isolated.parts import isolated
+from tests.loader.isolated.loaders import isolated
 from tests.workers.processes import functions
 from tests.workers.processes.killing import kill_a_worker
 

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.errors import MessageError, UsageError, WorkerError
 from tests.loader.isolated import parts
-from tests.loader.isolated.parts import isolated
+from tests.loader.isolated.loaders import isolated
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")
 

@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.errors import ClosedError
 from tests.dataset.functions import is_even
 from tests.loader.isolated import parts
-from tests.loader.isolated.parts import assert_same, isolated
+from tests.loader.isolated.loaders import assert_same, isolated
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's")

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import penstock as ps
 from tests.equivalence.definition import digest
 from tests.equivalence.kinds import is_numpy
-from tests.loader.isolated.parts import isolated, most_in_flight, same
+from tests.loader.isolated.loaders import isolated, most_in_flight, same
+from tests.loader.isolated.parts import growing, mixed, of_a_kind, of_two_dtypes, without_box
+from tests.profiles import IS_LONG
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a helper's shared memory is Linux's"),
@@ -24,39 +25,15 @@ pytestmark = [
 EXAMPLES = max(settings().max_examples // 8, 1)  # starting processes takes a second
 
 
-def without_box(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays of a batch of `mixed`."""
-    return {"image": batch["image"], "label": batch["label"]}
-
-
-KINDS: list[Callable[[NDArray[np.int64]], dict[str, Any]]] = [
-    lambda batch: {"x": batch, "sums": batch.sum(axis=1)},
-    lambda batch: {"x": np.asfortranarray(batch), "two": batch[:2, :2].copy()},
-    lambda batch: {"x": batch.astype(np.float32), "one": batch[:, :1].copy()},
-    lambda batch: {"x": batch.reshape(len(batch), 50, 50).transpose(0, 2, 1).copy("K")},
-    lambda batch: {"x": batch, "texts": [str(number) for number in batch[:, 0]]},
-]
-
-
-def of_a_kind(batch: NDArray[np.int64]) -> dict[str, Any]:
-    """Return a batch of one of the kinds; many in a row are of the same."""
-    return KINDS[int(batch[0, 0]) // 800 % len(KINDS)](batch)
-
-
 def layouts(batch: dict[str, Any]) -> list[tuple[tuple[int, ...], bool]]:
     """Return the strides of a batch's arrays, and whether they may be written to."""
     return [(leaf.strides, leaf.flags.writeable) for leaf in batch.values() if is_numpy(leaf)]
 
 
-def mixed(number: int) -> dict[str, Any]:
-    """Return a row so that a batch's largest leaf is in shared memory, and the others are copied out of it."""
-    return {"image": np.full(20_000, number % 251, np.uint8), "label": number, "box": (np.float32(number), None)}
-
-
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
-    st.integers(0, 1000),
+    st.integers(0, 1000 if IS_LONG else 400),
     st.integers(1, 40),
     st.sampled_from(["keep", "drop", "pad"]),
     st.sampled_from(["threads", "processes"]),
@@ -73,11 +50,10 @@ def test_equals_the_definition(
     stop: int,
     copy: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """Batches equal an inline loader's over two epochs, after an abandoned one, and from its state on."""
+    """Batches equal an inline loader's over an epoch, after an abandoned one, and from its state on."""
     dataset = ps.range(total, seed=1).shuffle().map(mixed).batch(size, remainder=remainder)
     with ps.Loader(dataset) as inline, isolated(dataset, num_workers, workers=workers, copy=copy) as loader:
-        for _ in range(2):
-            assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
+        assert all(same(found, right) for found, right in zip(loader, inline, strict=True))
         for _ in zip(range(stop), zip(loader, inline, strict=True), strict=False):
             pass
         state = loader.state_dict()
@@ -95,16 +71,6 @@ def test_results_of_functions_arrive_as_processes_wrote_them() -> None:
         expected = [(digest(batch), layouts(batch)) for batch in inline]
         for _ in range(2):
             assert [(digest(batch), layouts(batch)) for batch in loader] == expected
-
-
-def growing(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a few numbers for the first batches, and 480 kB for each later one."""
-    return np.full(10 if batch[0] < 1400 else 60_000, batch[0])
-
-
-def of_two_dtypes(batch: NDArray[np.int64]) -> NDArray[Any]:
-    """Return 160 kB or 80 kB, by turns after every two batches."""
-    return np.full(20_000, batch[0], (np.int64, np.float32)[int(batch[0]) // 8 % 2])
 
 
 @pytest.mark.parametrize("function", [growing, of_two_dtypes])
