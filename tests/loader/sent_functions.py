@@ -1,6 +1,7 @@
 """Functions of datasets that other processes import; this module imports little, so that they start soon."""
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -284,3 +285,65 @@ def _at_home(number: int, process: int) -> AtHome:
     if number == BAD and process != os.getpid():
         raise SystemExit("not at home")
     return AtHome(number)
+
+
+def fails_at_nine(value: Any) -> Any:
+    """Raise an error for what contains the number 9."""
+    if np.any(np.asarray(value) == 9):
+        raise KeyError("nine")
+    return value
+
+
+def fails_at_nine_in_a_group(value: Any) -> Any:
+    """Raise a group for what contains the number 9, of an error that was raised itself."""
+    errors: list[Exception] = []
+    try:
+        return fails_at_nine(value)
+    except KeyError as error:
+        errors.append(error)
+    try:
+        raise ExceptionGroup("of functions", [ExceptionGroup("of one", errors)])
+    finally:
+        errors.clear()
+
+
+def crashes_at_nine(value: Any) -> Any:
+    """End the worker process at what contains the number 9."""
+    if np.any(np.asarray(value) == 9):
+        os._exit(3)
+    return value
+
+
+def refuse_worker(worker: int) -> None:
+    """Fail as `worker_init`."""
+    raise RuntimeError(f"worker {worker} can't be prepared")
+
+
+def refuses_most(number: int) -> int:
+    """Raise at seven numbers of eight."""
+    if number % 8:
+        raise KeyError(number)
+    return number
+
+
+def document(number: int) -> Any:
+    """Return a document; the lengths differ."""
+    return np.full(1 + number * 37 % 90, number)
+
+
+def beginning(sequence: Any) -> Any:
+    """Return a document, from a sequence."""
+    return sequence["tokens"][: 10 + int(sequence["tokens"][0]) % 60]
+
+
+def hangs_at_five(element: int) -> int:
+    """Return the element, but hang at 5; the process is killed at the end."""
+    if element == 5:
+        threading.Event().wait()
+    return element
+
+
+def slow(element: Any) -> Any:
+    """Return the element after a short wait."""
+    threading.Event().wait(0.004)
+    return element

@@ -13,47 +13,14 @@ import pytest
 import penstock as ps
 from penstock._loader import _publisher
 from tests.dataset.functions import is_even
+from tests.loader.sent_functions import (
+    crashes_at_nine,
+    fails_at_nine,
+    fails_at_nine_in_a_group,
+    refuse_worker,
+    refuses_most,
+)
 from tests.places import PLACES, place_of
-
-
-def fails(value: Any) -> Any:
-    """Raise an error for what contains the number 9."""
-    if np.any(np.asarray(value) == 9):
-        raise KeyError("nine")
-    return value
-
-
-def fails_with_a_group(value: Any) -> Any:
-    """Raise a group for what contains the number 9, of an error that was raised itself."""
-    errors: list[Exception] = []
-    try:
-        return fails(value)
-    except KeyError as error:
-        errors.append(error)
-    try:
-        raise ExceptionGroup("of functions", [ExceptionGroup("of one", errors)])
-    finally:
-        errors.clear()
-
-
-def crashes(value: Any) -> Any:
-    """End the worker process at what contains the number 9."""
-    if np.any(np.asarray(value) == 9):
-        os._exit(3)
-    return value
-
-
-def refuse(worker: int) -> None:
-    """Fail as `worker_init`."""
-    raise RuntimeError(f"worker {worker} can't be prepared")
-
-
-def refuses_most(number: int) -> int:
-    """Raise at seven numbers of eight."""
-    if number % 8:
-        raise KeyError(number)
-    return number
-
 
 NUMBERS = ps.range(16)
 FILTERED = NUMBERS.filter(lambda number: number <= 9 or number % 2 == 0)
@@ -62,17 +29,21 @@ DATASETS: dict[str, tuple[int, ps.Dataset[Any], dict[str, Any]]] = {
     "ends": (4, NUMBERS.batch(4), {}),
     "ends, read in order": (2, NUMBERS.filter(is_even).batch(4), {}),
     "ends, merged by workers": (2, NUMBERS.filter(is_even).batch(4).map(np.negative), {}),
-    "a row fails": (2, NUMBERS.map(fails).batch(4), {}),
-    "a row fails, read in order": (1, NUMBERS.map(fails).filter(is_even).batch(4), {}),
-    "a batch fails": (2, NUMBERS.batch(4).map(fails), {}),
-    "a batch of a filter fails": (2, FILTERED.batch(4).map(fails), {}),
-    "a row fails with a group": (2, NUMBERS.map(fails_with_a_group).batch(4), {}),
-    "a document fails": (2, NUMBERS.map(fails).map(lambda number: {"x": np.array([number])}).pack(1).batch(4), {}),
+    "a row fails": (2, NUMBERS.map(fails_at_nine).batch(4), {}),
+    "a row fails, read in order": (1, NUMBERS.map(fails_at_nine).filter(is_even).batch(4), {}),
+    "a batch fails": (2, NUMBERS.batch(4).map(fails_at_nine), {}),
+    "a batch of a filter fails": (2, FILTERED.batch(4).map(fails_at_nine), {}),
+    "a row fails with a group": (2, NUMBERS.map(fails_at_nine_in_a_group).batch(4), {}),
+    "a document fails": (
+        2,
+        NUMBERS.map(fails_at_nine).map(lambda number: {"x": np.array([number])}).pack(1).batch(4),
+        {},
+    ),
     "rows are replaced": (4, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000)).batch(4), {}),
     "a budget is used up": (0, NUMBERS.map(refuses_most, on_error=ps.Substitute(attempts=1000, budget=2)).batch(4), {}),
-    "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse)}),
-    "a row crashes": (2, NUMBERS.map(crashes).batch(4), {}),
-    "a batch of a filter crashes": (2, FILTERED.batch(4).map(crashes), {}),
+    "worker_init fails": (0, NUMBERS.batch(4), {"limits": ps.Limits(worker_init=refuse_worker)}),
+    "a row crashes": (2, NUMBERS.map(crashes_at_nine).batch(4), {}),
+    "a batch of a filter crashes": (2, FILTERED.batch(4).map(crashes_at_nine), {}),
 }
 """Datasets, with the number of batches before the end or the error, and further arguments of the loader."""
 CRASHES, REPLACED = {"a row crashes", "a batch of a filter crashes"}, {"rows are replaced", "a budget is used up"}

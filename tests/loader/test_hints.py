@@ -9,13 +9,8 @@ import pytest
 import penstock as ps
 from penstock.observe import Report, StepReport
 from tests.constants import SetConstant
+from tests.loader.sent_functions import slow
 from tests.places import in_places
-
-
-def slow(element: Any) -> Any:
-    """Return the element after a short wait."""
-    threading.Event().wait(0.004)
-    return element
 
 
 def hints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:

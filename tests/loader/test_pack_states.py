@@ -3,23 +3,12 @@
 import weakref
 from typing import Any
 
-import numpy as np
 import pytest
 
 import penstock as ps
 from tests.dataset.functions import same
+from tests.loader.sent_functions import beginning, document
 from tests.places import in_places
-
-
-def document(number: int) -> Any:
-    """Return a document; the lengths differ."""
-    return np.full(1 + number * 37 % 90, number)
-
-
-def beginning(sequence: Any) -> Any:
-    """Return a document, from a sequence."""
-    return sequence["tokens"][: 10 + int(sequence["tokens"][0]) % 60]
-
 
 DOCUMENTS = ps.range(3_000).map(document)
 LONG = DOCUMENTS.filter(lambda values: len(values) > 4)

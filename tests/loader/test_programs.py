@@ -15,7 +15,7 @@ from tests.promptness import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("forked_programs")
 
-STRIDE = 1 if IS_LONG else 11  # of the interrupted instructions
+STRIDE = 1 if IS_LONG else 23  # of the interrupted instructions
 
 PREAMBLE = """
 import asyncio, functools, os, signal, sys, threading, warnings

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -57,7 +57,6 @@ def rows_of(batches: Any) -> list[Any]:
     ]
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(
     name=st.sampled_from([*ROWS]),
     position=st.integers(0, LENGTH),

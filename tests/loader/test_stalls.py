@@ -15,6 +15,7 @@ from penstock.errors import WorkerError
 from tests.constants import SetConstant
 from tests.dataset.functions import same
 from tests.loader.gates import PATIENCE_SECONDS, Gate
+from tests.loader.sent_functions import hangs_at_five
 from tests.messages import anything
 from tests.workers.processes.trouble import dying
 
@@ -54,13 +55,6 @@ def threads(dataset: ps.Dataset[Any], timeout: float | None = TIMEOUT, **options
 def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the logged warnings about waiting."""
     return [each.getMessage() for each in caplog.records if each.name == "penstock" and "waited" in each.getMessage()]
-
-
-def hangs_at_five(element: int) -> int:
-    """Return the element, but hang at 5; the process is killed at the end."""
-    if element == 5:
-        threading.Event().wait()
-    return element
 
 
 class Released(threading.Thread):

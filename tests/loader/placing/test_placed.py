@@ -20,6 +20,7 @@ from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.loader.placing.loaders import PlacedByThread, PlacedLoader
 from tests.loader.sent_functions import divide, large
 from tests.places import PLACES, in_places, place_of
+from tests.profiles import fewer
 
 EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
 
@@ -85,6 +86,7 @@ def counted(batches: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [Placing, PlacedByThread])
+@fewer()
 @given(
     dataset=batched() | indexable() | ordered(),
     ahead=st.integers(0, 3),
