@@ -8,12 +8,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
 from tests.loader.mutations import DATASETS, SHAPES, Mutations, dealt, nested, states_of
-from tests.profiles import fewer
 
 
 @cache
@@ -32,7 +31,7 @@ def cases(name: str) -> list[tuple[dict[str, Any], list[Any]]]:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-@fewer()
+@settings(max_examples=max(settings().max_examples // 6, 1))  # of each dataset
 @given(data=st.data(), chance=st.randoms(use_true_random=False))
 def test_a_mutated_state_is_refused_or_valid(name: str, data: st.DataObject, chance: Any) -> None:
     """Loading raises a StateError and changes nothing, or reading raises nothing but a StateError."""

@@ -104,14 +104,14 @@ class Watched:
 
 
 def at_each_moment(run: Callable[[int], Watched], *, few: bool) -> None:
-    """Call `run` with the numbers of moments that it meets, at equal distances: in the short profile each eighth.
+    """Call `run` with the numbers of moments that it meets, at equal distances: in the short profile each 16th.
 
-    Of a few each 24th: with workers, for example, moments differ between two runs anyway.
+    Of a few each 48th: with workers, for example, moments differ between two runs anyway.
     """
     run(sys.maxsize)  # the first time has moments of its own
     numbers = {moment: number for number, moment in reversed(list(enumerate(run(sys.maxsize).moments)))}
     assert len(numbers) > 10
-    for number in list(numbers.values())[:: (3 if few else 1) * (1 if IS_LONG else 8)]:
+    for number in list(numbers.values())[:: (3 if few else 1) * (1 if IS_LONG else 16)]:
         run(number)
 
 
