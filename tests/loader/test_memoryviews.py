@@ -4,9 +4,10 @@ import array
 from typing import Any
 
 import numpy as np
+import pytest
 
 import penstock as ps
-from tests.places import in_places
+from tests.places import LINUX, PLACES, place_of
 
 VIEWS: dict[str, Any] = {
     "bytes": memoryview(b"abc"),
@@ -25,7 +26,14 @@ VIEWS: dict[str, Any] = {
 TEXTS = [np.bytes_(b"a\0b\0"), np.str_("a\0b\0")]  # an array, and a pickle of NumPy, would drop the nuls at the end
 
 
-@in_places("inline", "threads", "processes", "isolated", "isolated processes")
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(place_of(name) for name in ("inline", "threads", "processes", "isolated")),
+        # test_types_of_batches.py sends batches through both kinds of processes in the short profile
+        pytest.param(PLACES["isolated processes"], id="isolated processes", marks=[LINUX, pytest.mark.long]),
+    ],
+)
 def test_memoryviews_and_texts_keep_all_that_they_are(place: dict[str, Any]) -> None:
     """A function of a local scope holds them, and returns them in its elements."""
     views = [*VIEWS.values()]

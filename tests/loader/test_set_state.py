@@ -8,13 +8,14 @@ import pytest
 import penstock as ps
 from penstock.errors import ClosedError, StateError, UsageError
 from tests.dataset.functions import keep, same
-from tests.places import PLACES, in_places, place_of
+from tests.places import LINUX, PLACES, in_places, place_of
 
 DATASETS: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
     "indexed": lambda rows: rows.batch(4),
     "in order": lambda rows: rows.filter(keep).batch(4),
     "above a fold": lambda rows: rows.filter(keep).batch(4).map(same),
 }
+SHORT = ("inline", "threads", "processes", "isolated", "out of order")
 KINDS = pytest.mark.parametrize("kind", DATASETS)
 
 
@@ -43,7 +44,12 @@ def refused(loader: ps.Loader[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
-        *(place_of(place, "indexed") for place in PLACES),
+        *(place_of(place, "indexed") for place in SHORT),
+        *(  # a refused state changes nothing of the iterator, which is the same class in each of these
+            pytest.param("indexed", place, id=name, marks=[LINUX, pytest.mark.long])
+            for name, place in PLACES.items()
+            if name not in SHORT
+        ),
         *(place_of(place, kind) for kind in ("in order", "above a fold") for place in ("threads", "isolated")),
     ],
 )

@@ -230,8 +230,11 @@ def test_whatever_hangs_is_named(name: str, hanging: Hanging) -> None:
     assert seen == [batch.tolist() for batch in make(Hanging())]
 
 
-def test_closing_does_not_wait_for_a_hanging_thread(hanging: Hanging, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_does_not_wait_for_a_hanging_thread(
+    hanging: Hanging, caplog: pytest.LogCaptureFixture, set_constant: SetConstant
+) -> None:
     """`close` waits a moment, logs the thread and returns; the thread ends when its function returns."""
+    set_constant("FUNCTION_SECONDS", 0.1)
     with threads(ps.range(16).map(hanging).batch(4), num_workers=3) as loader, pytest.raises(WorkerError):
         list(loader)
     assert any("still inside a function" in each.getMessage() for each in caplog.records)

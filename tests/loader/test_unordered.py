@@ -68,12 +68,17 @@ def test_no_batch_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: 
 
 
 @LINUX
-@settings(max_examples=EXAMPLES // 5)
-@given(
-    batched() | indexable(),
-    st.sets(st.integers(0, 8), max_size=2),
-    st.sampled_from([{"workers": "processes"}, {"isolated": True}, {"isolated": True, "workers": "processes"}]),
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param({"workers": "processes"}, id="processes"),
+        pytest.param({"isolated": True}, id="isolated"),
+        # isolated/test_large.py kills such processes in the short profile
+        pytest.param({"isolated": True, "workers": "processes"}, id="isolated processes", marks=pytest.mark.long),
+    ],
 )
+@settings(max_examples=EXAMPLES // 15)
+@given(dataset=batched() | indexable(), kills=st.sets(st.integers(0, 8), min_size=1, max_size=2))
 def test_killed_processes_lose_no_batch(dataset: ps.Dataset, kills: set[int], place: dict[str, Any]) -> None:
     """Every epoch has the definition's batches, whichever processes are killed."""
     whole = [outcomes(epoch_of(dataset, epoch)) for epoch in range(2)]

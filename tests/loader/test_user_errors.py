@@ -29,7 +29,7 @@ from tests.loader.sent_functions import (
     ragged,
     stop,
 )
-from tests.places import in_places, place_of
+from tests.places import LINUX, PLACES, in_places, place_of
 
 WORKERS = ("inline", "threads")
 ORDER = [int(number) for number in ps.range(40, seed=3).shuffle()]
@@ -102,7 +102,12 @@ def test_a_source_that_fills_rows_wrongly_is_read_record_by_record(source: Any, 
     ("name", "place"),
     [
         *(place_of(place, name) for place in WORKERS for name in NOTES),
-        *(place_of(place, name) for place in ("isolated", "isolated processes") for name in ("map", "map, in order")),
+        *(place_of("isolated", name) for name in ("map", "map, in order")),
+        place_of("isolated processes", "map"),
+        # its error goes the same way
+        pytest.param(
+            "map, in order", PLACES["isolated processes"], id="isolated processes", marks=[LINUX, pytest.mark.long]
+        ),
     ],
 )
 def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> None:
@@ -127,9 +132,10 @@ def test_an_exception_is_raised_unchanged(name: str, place: dict[str, Any]) -> N
             assert [batch.tolist() for batch in loader] == [ORDER[i * 4 : i * 4 + 4] for i in range(STEP + 1, 10)]
 
 
+@pytest.mark.each_value  # the consumer adds all notes, whichever place an exception comes from
 @pytest.mark.parametrize(
     ("name", "place"),
-    [*(place_of(place, name) for place in WORKERS for name in NOTES), place_of("isolated processes", "map")],
+    [*(place_of(place, name) for place in WORKERS for name in NOTES), place_of("isolated", "map")],
 )
 def test_an_exception_that_refuses_a_note_is_raised_unchanged(name: str, place: dict[str, Any]) -> None:
     """An exception keeps its type if its class lets no attribute be set, as a frozen dataclass; it has no note then."""
