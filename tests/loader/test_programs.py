@@ -110,7 +110,7 @@ LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memor
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals here")
 SLOW = "opened(ps.range(1_000_000).map(functions.slow).batch(4), workers='processes', {})"
-ISOLATED, PROCESSES = SLOW.format("isolated=True"), SLOW.format("num_workers=2")
+ISOLATED, PROCESSES = SLOW.format("isolated=True"), SLOW.format("num_workers=1")
 ASYNC = """
 stuck_file = open(os.devnull, "w")
 held = [opened(dataset("indexed")), opened(awaited("ordered")), opened(awaited("indexed", 100), num_workers=2)]

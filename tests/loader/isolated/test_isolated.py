@@ -65,7 +65,7 @@ def test_a_break_keeps_the_helper() -> None:
 
 def test_processes_of_the_helper_compute_the_rows() -> None:
     """The consumer computes none."""
-    with isolated(ps.range(32).map(parts.where).batch(8), 2, workers="processes") as loader:
+    with isolated(ps.range(32).map(parts.where).batch(8), 1, workers="processes") as loader:
         assert os.getpid() not in {pid for batch in loader for pid in batch[:, 1].tolist()}
 
 
