@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,21 +101,33 @@ SHAPES: dict[str, dict[str, Any]] = {
 def states_of(dataset: ps.Dataset[Any], shape: dict[str, Any]) -> list[Any]:
     """Return states after some batches, and within the second epoch."""
     with ps.Loader(dataset, **shape) as loader:
-        states: list[Any] = [loader.state_dict()]
+        states, number = [loader.state_dict()], 0
         for epoch, count in enumerate((3, 9)):
             batches: Iterator[Any] = iter(loader)
             for _ in itertools.islice(batches, count if epoch else None):
-                states.append(loader.state_dict())
-                if len(states) > 40:
+                if number % 3 == 0:
+                    states.append(loader.state_dict())
+                number += 1
+                if number >= 40:
                     break
-        return plain([states[0], *states[1::3]])
+        return plain(states)
+
+
+@cache
+def states_of_ranks(name: str) -> list[Any]:
+    """Return the states of two ranks after a batch of each."""
+    states: list[Any] = []
+    for rank in range(2):
+        with ps.Loader(DATASETS[name](), shard=ps.Shard(rank, 2, uneven=True)) as loader:
+            next(iter(loader))
+            states.append(loader.state_dict())
+    return plain(states)
 
 
 def dealt(name: str) -> list[Any]:
     """Return states after a change of ranks, which have rank segments."""
-    old = [states_of(DATASETS[name](), {"shard": ps.Shard(rank, 2, uneven=True)})[1] for rank in range(2)]
     loader = ps.Loader(DATASETS[name](), shard=ps.Shard(0, 1))
-    loader.load_state_dict(old)
+    loader.load_state_dict(states_of_ranks(name))
     batches: Iterator[Any] = iter(loader)
     states: list[Any] = [loader.state_dict()]
     states += [loader.state_dict() for _ in itertools.islice(batches, 3)]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from tests.loader.mutations import DATASETS, SHAPES, Mutations, dealt, nested, states_of
+from tests.loader.mutations import DATASETS, SHAPES, Mutations, dealt, nested, states_of, states_of_ranks
 
 
 @cache
@@ -25,8 +25,7 @@ def cases(name: str) -> list[tuple[dict[str, Any], list[Any]]]:
     one: dict[str, Any] = {"shard": ps.Shard(0, 1)}
     with contextlib.suppress(ps.errors.PenstockError):  # a state that can't be divided among other ranks
         found.append((one, dealt(name)))
-        ranks = [states_of(DATASETS[name](), {"shard": ps.Shard(rank, 2, uneven=True)})[1] for rank in range(2)]
-        found.append((one, [ranks]))
+        found.append((one, [states_of_ranks(name)]))
     return found
 
 
