@@ -3,7 +3,6 @@
 import hashlib
 import os
 import platform
-import resource
 import select
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,20 +25,17 @@ from penstock._runtime._jobs import Learned
 from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
-from tests.places import in_places, place_of
-from tests.profiles import IS_LONG
+from tests.places import LINUX, PLACES, in_places, place_of
+from tests.profiles import IS_LONG, fewer
 from tests.promptness import PATIENCE_SECONDS
+from tests.runtime.large_rows import ROW, Sized, always, larger, reported, results, row
 from tests.transport.owners import recycled_bytes
 
+LONG = pytest.mark.long
 EXAMPLES = 40 if IS_LONG else 1
-ROW = 40_000  # int64 numbers, so that a batch is large: it is not copied, and no two are computed together
+BATCHES = 200 if IS_LONG else 100  # of a test whose sizes change every 40 batches at most
 ROW_BYTES = 8 * ROW
 MEGABYTE = 1 << 20
-
-
-def row(number: int) -> Any:
-    """Return a large row."""
-    return np.full(ROW, number)
 
 
 def large(length: int, size: int) -> ps.Dataset:
@@ -178,11 +173,6 @@ def test_memory_bounds_many_kept_batches(module: str, place: dict[str, Any], mon
     assert len(kept) < 50
 
 
-def larger(number: int) -> Any:
-    """Return a row that is so large that it is sent by itself."""
-    return np.full(16 * ROW, number)
-
-
 @in_places("threads", "processes")
 def test_one_batch_is_computed_while_the_loop_is_at_another(place: dict[str, Any], tmp_path: Path) -> None:
     """With `prefetch=1` the next batch is begun once the loop has dropped the batch before its own."""
@@ -195,14 +185,6 @@ def test_one_batch_is_computed_while_the_loop_is_at_another(place: dict[str, Any
             assert begun.read(1) == bytes([step])
             if step < steps - 1:
                 assert select.select([begun], [], [], PATIENCE_SECONDS)[0]
-
-
-def reported(pipe: Path, size: int, number: int) -> int:
-    """Return a number; if it is the first one of its batch, write the batch's number to a pipe before."""
-    if number % size == 0:
-        with open(pipe, "wb", buffering=0) as begun:
-            begun.write(bytes([number // size]))
-    return number
 
 
 @pytest.mark.parametrize("kept", [0, 2])
@@ -292,19 +274,6 @@ def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 4000, 4))
 
 
-@dataclass(frozen=True)
-class Sized:
-    """A function above the batch: its results have these sizes, and of each size there are so many in a row."""
-
-    sizes: tuple[int, ...]
-    run: int
-
-    def __call__(self, batch: Any) -> Any:
-        """Return an array of the batch's first number."""
-        size = self.sizes[int(batch[0]) // 4 // self.run % len(self.sizes)]
-        return np.full(size, batch[0], np.float32 if size % 2 else np.int64)
-
-
 @pytest.mark.parametrize(
     ("steps", "place"),
     [
@@ -314,9 +283,11 @@ class Sized:
         place_of("isolated", "fold"),
         place_of("isolated threads", "rows"),
         place_of("isolated processes", "rows"),
-        place_of("isolated processes", "fold"),
+        # The short run has isolated processes and isolated folds in the cases above.
+        pytest.param("fold", PLACES["isolated processes"], id="isolated processes above a fold", marks=[LINUX, LONG]),
     ],
 )
+@pytest.mark.longer
 @settings(max_examples=EXAMPLES)
 @example(sizes=(1, 60_000), run=40, times=12, prefetch=2)
 @example(sizes=(20_001, 20_000), run=2, times=25, prefetch=2)
@@ -330,7 +301,8 @@ def test_batches_of_all_sizes_keep_the_bound(
     place: dict[str, Any], sizes: tuple[int, ...], run: int, times: int, prefetch: int, steps: str
 ) -> None:
     """Whatever batches come after those that the loader knows, memory for a dozen of the largest is enough."""
-    rows = ps.range(800, seed=1).filter(always) if steps == "fold" else ps.range(800)
+    numbers = ps.range(4 * BATCHES, seed=1)
+    rows = numbers.filter(always) if steps == "fold" else numbers
     bound = times * 8 * max(*sizes, 1000)
     with ps.Loader(rows.batch(4).map(Sized(sizes, run)), memory=bound, prefetch=prefetch, **place) as loader:
         for _ in range(2):
@@ -338,7 +310,7 @@ def test_batches_of_all_sizes_keep_the_bound(
             for step, batch in enumerate(loader):
                 assert batch[0] == 4 * step
                 most = max(most, loader.stats()["bytes_in_flight"])
-            assert step == 199
+            assert step == BATCHES - 1
             assert most <= bound
 
 
@@ -375,13 +347,14 @@ class Living:
 def test_threads_bound_the_results_of_functions(steps: str, times: int, prefetch: int) -> None:
     """Arrays of users' functions, which have memory of their own, keep the bound from the first one on."""
     living = Living()
-    dataset = made_by(living, steps, 800)
+    count = 200 if steps == "elements" else 800
+    dataset = made_by(living, steps, count)
     other = 3_000_000 if steps == "fold" else 0  # batches that the thread of the fold makes itself, to find its pace
     with ps.Loader(
         dataset, num_workers=2, workers="threads", prefetch=prefetch, memory=times * ROW_BYTES + 500
     ) as loader:
         for _ in range(2):
-            assert [int(batch[0]) for batch in loader] == list(range(0, 800, 1 if steps == "elements" else 4))
+            assert [int(batch[0]) for batch in loader] == list(range(0, count, 1 if steps == "elements" else 4))
         assert living.most <= times * ROW_BYTES + other
 
 
@@ -404,14 +377,14 @@ def test_threads_bound_results_whose_first_parts_are_small(kind: type) -> None:
 def test_functions_above_rows_with_whole_parents_have_a_bound() -> None:
     """Pieces of a large parent are read together; the results of a function above their batches are bounded anyway."""
     living = Living(MEGABYTE)
-    parents = ps.range(800).batch(200).map(slowly_made)
+    parents = ps.range(400).batch(100).map(slowly_made)
     dataset = parents.unbatch().batch(4).map(living)
     with ps.Loader(dataset, num_workers=2, workers="threads", memory=4_000_000_000) as loader:
         numbers: list[int] = []
         for batch in loader:
             hashlib.sha256(batch)
             numbers.append(int(batch[0]))
-    assert numbers == list(range(0, 800, 4))
+    assert numbers == list(range(0, 400, 4))
     assert living.most <= 72_000_000
 
 
@@ -421,11 +394,14 @@ def slowly_made(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize(("steps", "prefetch"), [("rows", 2), ("rows", 20), ("elements", 2), ("fold", 2), ("fold", 20)])
+@pytest.mark.parametrize(
+    ("steps", "prefetch"),
+    [("rows", 2), ("rows", 20), ("elements", 2), ("fold", 2), pytest.param("fold", 20, marks=LONG)],  # another size
+)
 def test_threads_have_a_usual_bound_for_the_results_of_functions(steps: str, prefetch: int) -> None:
     """Without `memory=`, large arrays that take no time are as few as `prefetch` allows, or 64 MB."""
     living = Living(MEGABYTE)
-    count = 100 if steps == "elements" else 400
+    count = 60 if steps == "elements" else 240
     with ps.Loader(made_by(living, steps, count), num_workers=2, workers="threads", prefetch=prefetch) as loader:
         numbers: list[int] = []
         for batch in loader:
@@ -453,17 +429,12 @@ def made_by(function: Callable[[Any], Any], steps: str, count: int) -> ps.Datase
 
 
 @in_places("isolated threads", "isolated processes")
-@pytest.mark.parametrize("times", [6, 12, 20])
+@pytest.mark.parametrize("times", [6, *(pytest.param(times, marks=LONG) for times in (12, 20))])  # larger bounds
 def test_a_job_that_is_sent_whole_keeps_the_bound(place: dict[str, Any], times: int) -> None:
     """Outside of a helper there is memory for the job that the trainer holds, and for the next one."""
     dataset = ps.range(1200).map(partial(np.full, 3000)).batch(4)
     with ps.Loader(dataset, memory=times * 4 * 3000 * 8, prefetch=1, **place) as loader:
         assert [int(batch[0, 0]) for batch in loader] == list(range(0, 1200, 4))
-
-
-def always(_: int) -> bool:
-    """Return True."""
-    return True
 
 
 def test_wrong_bounds_are_refused() -> None:
@@ -501,7 +472,7 @@ def test_views_keep_the_memory_of_their_batch() -> None:
     assert numbers_of(parts) == [each[1:3] for each in expected(80, 4)]
 
 
-@settings(max_examples=20)
+@fewer()
 @given(st.integers(1, 4), st.integers(1, 3), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_kept_and_dropped_batches_equal_the_definition(workers: int, prefetch: int, keeps: list[bool]) -> None:
     """All batches equal the definition, whichever of them the consumer keeps."""
@@ -516,35 +487,17 @@ def test_kept_and_dropped_batches_equal_the_definition(workers: int, prefetch: i
     assert digests(batch for _, batch in kept) == [wanted[step] for step, _ in kept]
 
 
-def pages_mapped(_: int) -> int:
-    """Return how many pages were mapped for four megabytes of temporary arrays."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for array in [np.empty(1_300_000, np.uint8) for _ in range(3)]:
-        array.fill(1)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is known to return such memory")
 def test_temporary_memory_of_functions_is_mapped_once() -> None:
     """A function's temporary arrays are in memory that an earlier call has mapped, also in a new program."""
     program = (
-        "import penstock as ps; from tests.runtime.test_memory import pages_mapped\n"
+        "import penstock as ps; from tests.runtime.large_rows import pages_mapped\n"
         "for workers in (0, 1):\n"
         "    loader = ps.Loader(ps.range(24).map(pages_mapped).batch(4), num_workers=workers)\n"
         "    print(min(map(max, loader)))"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert max(map(int, found.stdout.split())) < 100  # of about 950
-
-
-def results(batch: Any) -> dict[str, Any]:
-    """Return new arrays, made of zeroed, of grown and of unset memory, and check that zeroes are zero."""
-    zeroed = np.zeros(ROW, np.int64)
-    assert not zeroed.any()
-    grown = np.full(ROW // 2, int(batch[0, 0]))
-    grown.resize(ROW, refcheck=False)
-    assert not grown[ROW // 2 :].any()
-    return {"zeroed": zeroed + batch[0], "grown": grown, "cast": batch.astype(np.float32)}
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
