@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import CompletionStream, ExtendableStream, Stream
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.loops import on_loop, on_loops, settle
+from tests.profiles import fewer
 
 
 @on_loop
@@ -332,6 +333,7 @@ OUTCOMES = st.lists(
 )
 
 
+@fewer()
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
 @on_loop
 async def test_completions_are_read_in_order(

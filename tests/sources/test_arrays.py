@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources import Arrays, can_read_into
+from tests.profiles import fewer
 
 LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "as it is": lambda array: array,
@@ -29,6 +30,7 @@ LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 DTYPES = st.sampled_from(["u1", ">i2", "i4", "f2", "f8", "c16", "?", "S3", "U2", "M8[s]", "i4,f8"])
 
 
+@fewer()
 @given(
     array=DTYPES.flatmap(
         lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Csv, describe_key, read_records
+from tests.profiles import fewer
 
 TEXTS = st.text(st.sampled_from('ab",;\n\r é\x85\u2028\0\t'), max_size=6)
 
@@ -25,6 +26,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+@fewer()
 @given(
     rows=st.lists(st.tuples(TEXTS, TEXTS), max_size=6),
     newline=st.sampled_from(["\n", "\r\n"]),

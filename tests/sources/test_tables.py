@@ -132,6 +132,7 @@ def test_columns_of_a_table_are_written_straight_into_batches(kind: str) -> None
             assert_same(list(loader), list(dataset.epoch(2)))
 
 
+@fewer()
 @given(tables())
 def test_rows_are_those_of_pyarrow(table: Any) -> None:
     """Any table has the rows of `to_pylist`, with NumPy's values for numbers, here and in another process."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import TFRecord, describe_key, read_records
+from tests.profiles import fewer
 
 # Two Examples, as the package tfrecord 1.14 writes them.
 WRITTEN = bytes.fromhex(
@@ -101,6 +102,7 @@ def test_files_of_another_writer(tmp_path: Path) -> None:
     assert (second["ids"].tolist(), second["image"]) == ([*range(120, 150)], [b""])
 
 
+@fewer()
 @given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=4), unknown=st.sampled_from([b"", b"\x50\1"]))
 def test_features_have_the_values_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, features: dict[str, tuple[str, list[Any], bool]], unknown: bytes

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.transport import Bytes
+from tests.profiles import fewer
 from tests.transport.owners import Memory
 
 FEW = st.binary(max_size=12).map(lambda data: bytes(byte % 3 for byte in data))  # so that parts are found
@@ -51,6 +52,7 @@ def test_items_are_those_of_bytes(data: bytes, position: int) -> None:
     assert result_of(lambda: Bytes(data)[position]) == result_of(lambda: data[position])
 
 
+@fewer()
 @given(data=FEW, sub=PARTS | st.integers(-1, 4) | st.just(300), start=ENDS, end=ENDS)
 def test_searches_equal_those_of_bytes(data: bytes, sub: bytes | int, start: int | None, end: int | None) -> None:
     """Bytes or one byte are found where `bytes` finds them; a wrong byte is the same error."""

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import MessageError
+from tests.profiles import fewer
 from tests.transport.encoding.samples import ELEMENTS, PACKED, Element, Ends, learn, message_of, written
 
 HEAD_START = 4  # bytes before the layout's id
@@ -45,6 +46,7 @@ def _damaged(data: st.DataObject, whole: bytes) -> bytes:
     return bytes(changed)
 
 
+@fewer()
 @given(PACKED | ELEMENTS, st.data())
 def test_damaged_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
     """A change of any byte of head, description or memory gives an element or a MessageError, nothing else."""

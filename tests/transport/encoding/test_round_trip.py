@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.profiles import fewer
 from tests.transport.encoding.samples import (
     DTYPES,
     ELEMENTS,
@@ -28,6 +29,7 @@ from tests.transport.encoding.samples import (
 from tests.trees import leaves_of
 
 
+@fewer()
 @given(ELEMENTS, st.booleans())
 def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> None:
     """An element of any leaves and containers arrives the same in values, types, dtypes, shapes and orders.
@@ -41,6 +43,7 @@ def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> No
         assert len(leaves_of(element)) == len(leaves_of(received))
 
 
+@fewer()
 @given(PACKED)
 def test_packed_values_arrive_as_they_were_sent(element: Element) -> None:
     """Plain values arrive the same packed, as leaves of a layout, and with an integer that can't be packed."""
