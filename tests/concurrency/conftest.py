@@ -17,7 +17,7 @@ from tests.concurrency.native_extension import Extension, build, load
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the built extension."""
-    return build(tmp_path_factory.mktemp("native_jobs"))
+    return build(tmp_path_factory)
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Protocol, cast
 
+import pytest
+
 from tests import extensions
 
 SOURCE = Path(__file__).parent / "extension" / "native_jobs.cpp"
@@ -64,9 +66,9 @@ class Extension(Protocol):
         ...
 
 
-def build(folder: Path) -> Path:
-    """Build the extension into a folder; skip the test if a tool for that is missing."""
-    return extensions.build(SOURCE, folder)
+def build(folders: pytest.TempPathFactory) -> Path:
+    """Build the extension; skip the test if a tool for that is missing."""
+    return extensions.build(SOURCE, folders)
 
 
 def load(library: Path) -> Extension:

@@ -111,11 +111,15 @@ def test_damaged_data_is_refused(codec: Any, data: bytes, cut: float, flipped: i
     """
     source = bytearray(compressed(codec, data))
     part = source[: int(cut * len(source))]
-    for failed in run_jobs(NativeJob.decompress(part, codec=codec), NativeJob.decompress(part, codec=codec, size=10)):
-        assert isinstance(failed, ValueError)
-        assert f"of {len(part)}," in str(failed)
     source[len(part)] ^= flipped
-    changed, made = run_jobs(*(NativeJob.decompress(each, codec=codec, max_size=1 << 20) for each in (source, garbage)))
+    *failed, changed, made = run_jobs(
+        NativeJob.decompress(part, codec=codec),
+        NativeJob.decompress(part, codec=codec, size=10),
+        *(NativeJob.decompress(each, codec=codec, max_size=1 << 20) for each in (source, garbage)),
+    )
+    for error in failed:
+        assert isinstance(error, ValueError)
+        assert f"of {len(part)}," in str(error)
     for result in (changed, made):
         assert type(result) in (ValueError, Bytes)
         assert isinstance(result, Bytes) or f"{codec}: " in str(result)
@@ -235,7 +239,6 @@ def test_impossible_jobs_are_refused() -> None:
 def test_hashes_are_xxhashs(parts: list[bytes], seed: int) -> None:
     """XXH3 equals that of the package `xxhash`, for bytes of every length and every seed."""
     xxhash = pytest.importorskip("xxhash")
-    assert run_jobs(*(NativeJob.xxh3_64(part, seed=seed) for part in parts)) == [
-        xxhash.xxh3_64_intdigest(part, seed) for part in parts
-    ]
-    assert run_jobs(NativeJob.xxh3_64(parts[0])) == [xxhash.xxh3_64_intdigest(parts[0])]
+    jobs = [*(NativeJob.xxh3_64(part, seed=seed) for part in parts), NativeJob.xxh3_64(parts[0])]
+    expected = [xxhash.xxh3_64_intdigest(part, seed) for part in parts]
+    assert run_jobs(*jobs) == [*expected, xxhash.xxh3_64_intdigest(parts[0])]

@@ -250,8 +250,8 @@ async def test_abandoned_jobs_fail_in_every_loop(extension: Extension) -> None:
 
 
 def test_leaving_waits_while_jobs_end(tmp_path: Path) -> None:
-    """Patience is the time in which no job ends: three jobs, one after the other, may take longer in all."""
-    paths = [tmp_path / str(number) for number in range(3)]
+    """Patience is the time in which no job ends: two jobs, one after the other, may take longer in all."""
+    paths = [tmp_path / str(number) for number in range(2)]
     opened: list[int] = []
 
     def let_through(path: Path) -> None:

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from penstock._os._bell import Bell
 from penstock._ring import Claim, SlotRing
 from penstock.errors import UsageError
+from tests.profiles import fewer
 
 
 @pytest.mark.parametrize("make", [SlotRing, SlotRing.shared])
@@ -238,7 +239,7 @@ class RingMachine(RuleBasedStateMachine):
             assert self.ring.drained(slot) == (through and cancelled)
 
 
-RingMachine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
+RingMachine.TestCase.settings = settings(fewer(), stateful_step_count=40, deadline=None)
 TestSharedRing = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need Linux")(RingMachine.TestCase)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from penstock._ring import SlotRing
 from penstock.errors import MessageError, UsageError
+from tests.profiles import IS_LONG
 from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 
@@ -31,6 +32,7 @@ BLOCKS: Final = 4
 CELLS: Final = 48  # of a block; all are written with the same value
 PIECES: Final = 4  # in which a block is written
 WORKERS: Final = 3  # at a time
+KILLS: Final = 40 if IS_LONG else 15
 SUICIDES: Final = 0.002  # how often a worker kills itself, of the points at which it may; each fifth at its first block
 Rows = NDArray[np.int64]  # the blocks of all slots, of shape (SLOTS, BLOCKS + 1, CELLS)
 
@@ -125,6 +127,7 @@ SlotRing.attach(*other).stop()
 """
 
 
+@pytest.mark.longer
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the thread forks
 def test_no_batch_suffers_from_workers_that_are_killed() -> None:
     """Every batch is complete, each block by one writer, whichever workers are killed.
@@ -135,7 +138,7 @@ def test_no_batch_suffers_from_workers_that_are_killed() -> None:
     ring, other = SlotRing.shared(BLOCKS, capacity=SLOTS), SlotRing.shared(1)
     other.arm(0, number=0, blocks=1)
     rows = np.frombuffer(mmap.mmap(-1, SLOTS * (BLOCKS + 1) * CELLS * 8), np.int64).reshape(SLOTS, BLOCKS + 1, CELLS)
-    chance, first, crew = random.Random(1), 0, Crew(ring, rows, kills=40)
+    chance, first, crew = random.Random(1), 0, Crew(ring, rows, kills=KILLS)
     try:
         while crew.kills_left > 0 or first < 30:
             crew.died.clear()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.transport import Arena, AttachedArena
+from tests.profiles import fewer
 from tests.transport.arena.peers import Bytes, bytes_of
 
 PAGE = mmap.PAGESIZE
@@ -203,4 +204,5 @@ class ArenaMachine(RuleBasedStateMachine):
         assert taken_bytes - elsewhere_bytes <= counters.bytes <= LIMIT_PAGES * PAGE
 
 
+ArenaMachine.TestCase.settings = fewer()
 TestArenaMachine = ArenaMachine.TestCase

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.transport import Bytes, leased_slots
 from tests.extensions import build, load
+from tests.profiles import IS_LONG
 from tests.programs.forked import outcome
 from tests.transport.owners import Memory, every_owner_goes
 
@@ -47,7 +48,7 @@ class Extension(Protocol):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the extension, built as C++17 without a warning."""
-    return build(SOURCE, tmp_path_factory.mktemp("extension"))
+    return build(SOURCE, tmp_path_factory)
 
 
 @pytest.fixture
@@ -138,6 +139,7 @@ def test_other_types_may_offer_their_bytes(extension: Extension) -> None:
     extension.drop_elsewhere()
 
 
+@pytest.mark.longer
 @pytest.mark.usefixtures("forked_programs")
 def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
     """Handles over Python's objects that C++ still drops while the interpreter ends don't hang, crash or say a word."""
@@ -149,5 +151,5 @@ def test_threads_of_cpp_may_drop_while_python_ends(library: Path) -> None:
         extension.keep(bytearray(8))
         extension.drop_in_the_background([bytearray(8) for _ in range(300_000)])
     """
-    for _ in range(3):
+    for _ in range(3 if IS_LONG else 1):  # the end comes at another moment each time
         assert outcome(program) == (0, "", "")

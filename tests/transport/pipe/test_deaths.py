@@ -19,7 +19,7 @@ from penstock.transport import TensorPipeReader, TensorPipeWriter, leased_slots
 from tests.promptness import PATIENCE_SECONDS
 from tests.transport.pipe.children import element_of, free_path, is_element, receive_for_ever, running, send_for_ever
 
-KILLS = max(8, settings().max_examples // 10)  # of each kind: 200 in the long profile
+KILLS = max(4, settings().max_examples // 10)  # of each kind: 200 in the long profile
 LATEST_SECONDS = 0.03  # after the start
 
 
@@ -36,6 +36,7 @@ def killed_soon(function: Any, address: str, chance: random.Random) -> Generator
         process.join()
 
 
+@pytest.mark.longer
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_killed_writers() -> None:
     """Elements are whole and in order until the death, which raises an error; kept ones stay whole."""
@@ -49,6 +50,7 @@ def test_killed_writers() -> None:
         assert leased_slots() == leased
 
 
+@pytest.mark.longer
 def test_killed_readers(tmp_path: Path) -> None:
     """The writer gets an error, and every lease of the dead comes back; the counters are exact."""
     address = free_path(tmp_path)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from penstock.errors import EndOfPipeError, MessageError, PeerError, PenstockError
 from penstock.transport import Arena, TensorPipeReader, TensorPipeWriter
+from tests.profiles import IS_LONG
 from tests.transport.pipe.children import element_of, running
 
 HELLO = 1
+EXAMPLES = settings().max_examples * (4 if IS_LONG else 1)
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def test_packets_that_are_played_back_are_understood(recorded: Recorded) -> None
     assert found[0]["name"] == "a"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples * 4)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=EXAMPLES)
 @given(data=st.data())
 def test_changed_packets_are_elements_or_message_errors(recorded: Recorded, data: st.DataObject) -> None:
     """Whatever bytes are flipped, cut off, added or left out: no crash, no hang, no other error."""

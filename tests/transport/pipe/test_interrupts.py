@@ -257,7 +257,7 @@ def test_a_message_in_pieces_is_taken_back_whole() -> None:
         sending.start()
         assert len(reader.receive(timeout_seconds=PATIENCE_SECONDS)) == count
         sending.join()
-        for _ in range(3):
+        for _ in range(2):
             with pytest.raises(TimeoutError):
                 writer.send(blanks, timeout_seconds=0.02)
             with pytest.raises(TimeoutError):
@@ -345,10 +345,11 @@ def refused(writer: TensorPipeWriter) -> None:
         writer.send(1)
 
 
+@pytest.mark.longer
 @pytest.mark.filterwarnings("ignore:.*received elements are still referenced")
 def test_closing_ends_from_other_threads() -> None:
     """At any moment, from several threads at once: every operation ends, and every hold comes back."""
-    for attempt in range(30):
+    for attempt in range(30 if IS_LONG else 10):  # ten have each order of closing after each wait
         reader = TensorPipeReader()
         writer = TensorPipeWriter(reader.address, capacity=2)
         arena = writer.arena
