@@ -1,7 +1,6 @@
 """`Loader.verify` measures the predictions of the report, and leaves the loader as it is."""
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -10,32 +9,17 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from penstock.observe import WhatIf
+from tests.observe.slow import SlowSource, hold, wait
 from tests.places import LINUX, PLACES
 
 SECONDS = 0.09
-
-
-def wait(element: Any) -> Any:
-    """Return the element after a while, as a decoder that releases the GIL does."""
-    threading.Event().wait(0.005)
-    return element
-
-
-class SlowSource:
-    """Records that take a while to read."""
-
-    def __len__(self) -> int:
-        return 48
-
-    def __getitem__(self, key: int) -> dict[str, int]:
-        return {"number": int(wait(key))}
 
 
 def verified(
     dataset: ps.Dataset[Any], seconds: float = 0.0, measured_seconds: float = SECONDS, **options: Any
 ) -> dict[str, WhatIf]:
     """Return the verified predictions after an epoch; check that the next epoch is as without the call."""
-    with ps.Loader(dataset, **options) as loader, ps.Loader(dataset) as same:
+    with ps.Loader(dataset, **options) as loader, ps.Loader(dataset, num_workers=16, workers="threads") as same:
         for _ in loader:
             threading.Event().wait(seconds)
         state = loader.state_dict()
@@ -44,14 +28,6 @@ def verified(
         same.load_state_dict(state)
         assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in same]
     return {each.change: each for each in found}
-
-
-def hold(number: int) -> int:
-    """Return the number after computing with the interpreter's lock, for some of its switch intervals."""
-    ends = time.thread_time() + 0.012
-    while time.thread_time() < ends:
-        pass
-    return number
 
 
 class Unsendable:

@@ -35,11 +35,12 @@ from penstock.errors import UsageError
 from tests.cli.command import main
 from tests.constants import SetConstant
 from tests.processes.helping import watched
-from tests.profiles import fewer
-from tests.programs.forked import started
+from tests.profiles import IS_LONG, fewer
+from tests.programs.forked import outcome, started
 from tests.writing.numbers import held, numbers
 
 pyarrow = pytest.importorskip("pyarrow")
+STRIDE = 1 if IS_LONG else 3  # of the operations before which a call is killed
 FORMATS = ("arrow", "parquet", "tokens", "tar", "jsonl")
 
 
@@ -182,13 +183,16 @@ def processes_of(group: int) -> list[psutil.Process]:
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "kills"),
+    [(0, (1, 4)), (2, (1,)), pytest.param(2, (1, 4), marks=pytest.mark.long)],  # each call starts processes anew
+)
+def test_a_killed_call_continues_with_the_missing_shards(tmp_path: Path, workers: int, kills: tuple[int, ...]) -> None:
     """Killed by SIGKILL after its first shards, it leaves whole ones only; the next call writes the others."""
     ps.write(numbers(), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
     expected, folder = digests(tmp_path / "whole"), tmp_path / "killed"
     killed = 0
-    for wanted in (1, 4):
+    for wanted in kills:
         with started(WRITING.format(folder=str(folder), workers=workers)) as run, watched(run.pid) as has_ended:
             while len(list(folder.glob("0*.tar"))) < wanted:
                 assert not has_ended(0.002)
@@ -270,6 +274,7 @@ def is_killed_at(folder: Path, point: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
+@pytest.mark.longer
 def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None:
     """At each of at least thirty points it leaves whole shards only, and the next call writes the others alone."""
     ps.write(numbers(40), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
@@ -282,7 +287,7 @@ def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None
         assert again.new == again.shards - len(left)
         assert {name: (folder / name).stat().st_mtime_ns for name in left} == left
         assert digests(folder) == expected
-        point += 1
+        point += STRIDE
     assert point > 30
 
 
@@ -490,21 +495,23 @@ def test_an_error_names_its_shard(tmp_path: Path, workers: int) -> None:
 
 
 FULL_DISK = """
-import resource, sys
+import resource
 import penstock as ps
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    ps.write(ps.range(4).map(lambda number: {"x": bytes(130_000)}), sys.argv[1], sys.argv[2], num_workers=0)
+    ps.write(ps.range(4).map(lambda number: dict(x=bytes(130_000))), {folder!r}, {form!r}, num_workers=0)
 except OSError as error:
     print(error, *error.__notes__, sep="\\n")
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("form", ["arrow", "tar"])
 def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path, form: str) -> None:
     """The system's error doesn't; its notes name the elements, and no file is left that isn't whole."""
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), form]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    ended = outcome(FULL_DISK.format(folder=str(tmp_path), form=form))
+    assert ended.returncode == 0, ended.stderr
+    found = ended.stdout.splitlines()
     assert found[0].startswith("[Errno 27] File too large: ")
     assert re.search(rf"/00000\.{form}'$", found[0])
     assert "of the elements at positions" in found[-1]

@@ -15,10 +15,11 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Gate, gate, over
+from tests.profiles import IS_LONG
 
 Arguments = TypeVarTuple("Arguments")
 
-MAX_STOPS = 24  # how many of a run's steps are tried, spread evenly
+MAX_STOPS = 24 if IS_LONG else 8  # how many of a run's steps are tried, spread evenly
 HOLD_SECONDS = 0.5  # a limit for a `stop` that doesn't call the loop
 
 
@@ -208,6 +209,7 @@ def _read_until_stopped(pipeline: Pipeline, stopping: _Stopping) -> None:
             return
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("shape", SHAPES)
 def test_stopped_at_every_step(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the stop comes, nothing hangs, nothing stays open, and the loop reports no error."""

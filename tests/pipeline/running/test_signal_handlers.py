@@ -11,6 +11,7 @@ import pytest
 
 from penstock.pipeline import Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, build, gate
+from tests.profiles import IS_LONG
 
 # A handler may be called in a finalizer of Python's own, where Python prints its exception and discards it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -153,12 +154,13 @@ def test_a_read_that_waits(*, continuous: bool) -> None:
             assert [*items] == [0, 1, 2]
 
 
+@pytest.mark.longer
 def test_passes_and_stops() -> None:
     """A handler that raises in a start, a read or a stop leaves nothing running, and the next pass works."""
     threads = threading.active_count()
     pipeline = build(range(3))
     with interrupting() as timer:
-        for delay in range(1, 300, 3):
+        for delay in range(1, 300, 3 if IS_LONG else 9):
             pipeline.start()
             assert pipeline.get_item(timeout=PATIENCE_SECONDS) == 0
             timer.start(delay * 0.000007)
