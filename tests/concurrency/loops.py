@@ -16,6 +16,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 LOOPS = ["asyncio", "uvloop"]
+IN_PLACES = pytest.mark.parametrize("place", ["task", "thread", "process"])
 
 
 def run_on(loop: str, main: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("forked_programs")
 def outcome(program: str, library: Path) -> Ended:
     """Run a program with the extension and a pool's names."""
     head = f"""
-        import asyncio, faulthandler, os, signal, threading
-        from pathlib import Path
+        import asyncio, faulthandler, importlib.util, os, signal, threading
         from penstock.concurrency import NativeJob, NativeThreadPool
-        from tests.concurrency.native_extension import load
-        extension = load(Path({str(library)!r}))
+        spec = importlib.util.spec_from_file_location({library.stem!r}, {str(library)!r})
+        extension = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(extension)
         def filling(target):
             return NativeJob.from_extension(extension.filling(target))
         faulthandler.enable()

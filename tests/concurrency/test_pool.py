@@ -13,8 +13,7 @@ import pytest
 from penstock.concurrency import CompletionStream, Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import on_loop, on_loops, ready, settle
-from tests.concurrency.workers import IN_PLACES
+from tests.concurrency.loops import IN_PLACES, on_loop, on_loops, ready, settle
 
 pytestmark = pytest.mark.each_value
 

@@ -1,4 +1,4 @@
-"""Workers of these tests, and jobs for them; importable, so that they can run in processes."""
+"""Workers of these tests, and jobs for them; importable, also by processes, for which pytest would take long."""
 
 import asyncio
 import os
@@ -7,10 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import pytest
-
-IN_PLACES = pytest.mark.parametrize("place", ["task", "thread", "process"])
 
 
 class Idle:

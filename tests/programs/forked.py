@@ -30,9 +30,12 @@ _PATHS: Final = (str(Path(penstock.__file__).parents[1]), str(Path(__file__).par
 # A request has a program's streams, its text, and a socket. Through this, a second fork, which waits for the program,
 # sends its pid and its exit code; the server forks other programs meanwhile.
 _SERVER: Final = """
-import os, signal, socket, sys
+import asyncio, os, signal, socket, sys
 import numpy.random
-import penstock as ps, penstock.concurrency, penstock.pipeline, penstock.transport
+import penstock as ps
+from penstock.concurrency import NativeThreadPool, WorkerPool
+from penstock.pipeline import PipelineBuilder, run_in_subprocess
+from penstock.transport import TensorPipeReader
 ps.Loader
 
 def forked():
