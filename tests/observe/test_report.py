@@ -1,11 +1,9 @@
 """A loader's report names what limits it, predicts what would help, and shows it as text, numbers and a page."""
 
-import asyncio
 import re
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,17 +17,11 @@ import penstock as ps
 from penstock._os import Bell
 from penstock.observe import Report, StepReport
 from tests.loader.placing.loaders import PlacedLoader
+from tests.observe.steps import LONG, AsyncSource, SlowSource, compute, stack_slowly, wait
 from tests.places import PLACES, in_places, place_of
 
 PAUSE = threading.Event()  # never set: waiting for it simulates work that leaves the processor to others
-LONG = 0.006
 BATCH = 4
-
-
-def wait(element: Any) -> Any:
-    """Return the element after a while, as a decoder that releases the GIL does."""
-    threading.Event().wait(LONG)  # one of its own, since an event isn't sent to a process
-    return element
 
 
 def wait_and_note(taken: list[float], element: Any) -> Any:
@@ -44,37 +36,6 @@ def wait_rarely(number: int) -> int:
     """Return the number; one in twenty after a long wait."""
     PAUSE.wait(0.0003 if number % 20 else 0.05)
     return number
-
-
-def compute(element: Any) -> Any:
-    """Return the element after much computing, as a decoder that holds the GIL does."""
-    sum(range(200_000))
-    return element
-
-
-def stack_slowly(rows: list[Any]) -> Any:
-    """Return the stacked rows after a while."""
-    return np.stack(wait(rows))
-
-
-class SlowSource:
-    """Numbers that take a while to read."""
-
-    def __len__(self) -> int:
-        return 72
-
-    def __getitem__(self, key: int) -> int:
-        return int(wait(key))
-
-
-class AsyncSource(SlowSource):
-    """Numbers that arrive after a while, however many are requested at once."""
-
-    async def read(self, keys: Any) -> list[int]:
-        """Return the numbers of some keys."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), LONG)
-        return [int(key) for key in keys]
 
 
 class SlowPlacing(PlacedLoader):
@@ -127,11 +88,11 @@ def observed(make: Callable[[], ps.Loader[Any]], verdict: str, seconds: float = 
         place_of("threads", "compute"),
         place_of("processes", "compute"),
         place_of("inline", "batch"),
-        place_of("threads", "batch"),
+        pytest.param("batch", PLACES["threads"], id="threads, batch", marks=pytest.mark.long),  # another combination
         place_of("processes", "wait, of batches"),
         place_of("threads", "wait, before a step in order"),
         place_of("inline", "the consumer"),
-        place_of("threads", "the consumer"),
+        pytest.param("the consumer", PLACES["threads"], id="threads, consumer", marks=pytest.mark.long),
     ],
 )
 def test_the_verdict_names_the_planted_fault(fault: str, place: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import signal
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -15,26 +14,12 @@ import pytest
 import penstock as ps
 from penstock._tree import flatten
 from tests.cli.command import main
+from tests.observe.steps import die_once, element, is_odd, turn
 from tests.places import LINUX, in_places
 from tests.programs.forked import outcome
 
 NUMBERS = 48
 STEPS = 9
-
-
-def element(number: int) -> dict[str, Any]:
-    """Return an element that has the number of its record."""
-    return {"number": number, "squares": np.arange(4) * number}
-
-
-def turn(record: dict[str, Any], rng: Any) -> dict[str, Any]:
-    """Return the record with its squares in an order that is drawn."""
-    return record | {"squares": rng.permutation(record["squares"])}
-
-
-def is_odd(number: int) -> bool:
-    """Return whether a number is odd."""
-    return number % 2 == 1
 
 
 NUMBERED = ps.range(NUMBERS, seed=7).shuffle()
@@ -98,14 +83,6 @@ def test_a_row_that_was_replaced_names_the_record_in_its_place(dataset: ps.Datas
         if "cursor" not in loader.state_dict():  # not read in order
             alone = loader.look(0, row=row)
             assert (alone.batch, alone.origins[0].record) == (number, origin.record)
-
-
-def die_once(marker: str, number: int) -> int:
-    """Return the number; the first process that gets number 20 is killed."""
-    if number == 20 and not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
 
 
 @LINUX

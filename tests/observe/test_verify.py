@@ -57,7 +57,7 @@ def large(number: int) -> Any:
 
 NUMBERS = ps.range(48, seed=7).shuffle()
 RECORDS = ps.read(SlowSource(), seed=7).shuffle().map(lambda record: record.pop("number"))
-RARE, LARGE = ps.range(640).map(wait_rarely).batch(4), ps.range(480).map(large).batch(4)
+RARE, LARGE = ps.range(640).map(wait_rarely).batch(4), ps.range(240).map(large).batch(4)
 THREADS = {"workers": "threads", "seconds": 0.001}
 
 

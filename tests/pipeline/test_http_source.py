@@ -17,7 +17,7 @@ from penstock.pipeline import PipelineBuilder
 from tests.promptness import PATIENCE_SECONDS
 
 AT_ONCE = 100
-NUM_REQUESTS = 250
+NUM_REQUESTS = 150
 LATENCY_SECONDS = 0.02
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import penstock as ps
 from tests.dataset.functions import keep
-from tests.places import place_of
+from tests.places import PLACES, place_of
 from tests.runtime.plans import Context, job_of
 
 COUNT, EACH, MARGIN = 40, 25, 12
@@ -54,12 +54,16 @@ MAKES: dict[str, Callable[[Slow], ps.Dataset[Any]]] = {
 }
 
 
+IN_PROCESSES = ("unbatch in batches", "windows")  # the short run has these there alone
+
+
 @pytest.mark.parametrize(
     ("steps", "place"),
     [
-        *(place_of("threads", steps) for steps in MAKES),
+        *(place_of("threads", steps) for steps in ("unbatch", "flat_map", "in order")),
+        *(pytest.param(steps, PLACES["threads"], marks=pytest.mark.long) for steps in IN_PROCESSES),
         *(place_of("inline", steps) for steps in ("unbatch", "in order")),
-        *(place_of("processes", steps) for steps in ("unbatch in batches", "windows")),
+        *(place_of("processes", steps) for steps in IN_PROCESSES),
         place_of("isolated threads", "flat_map"),
     ],
 )

@@ -16,12 +16,13 @@ from tests.sources.promises import check_source
 zarr: Any = pytest.importorskip("zarr")
 pytestmark = pytest.mark.usefixtures("started_zarr")
 
-IMAGES = np.arange(70 * 6, dtype=np.uint8).reshape(70, 2, 3)
-LABELS = np.arange(70, dtype=np.int16)
-TEXTS = ["é" * (number % 5) for number in range(70)]
+ROWS = 40
+IMAGES = np.arange(ROWS * 6, dtype=np.uint8).reshape(ROWS, 2, 3)
+LABELS = np.arange(ROWS, dtype=np.int16)
+TEXTS = ["é" * (number % 5) for number in range(ROWS)]
 RECORDS = [
     {"images": IMAGES[key], "shards": IMAGES[key], "texts": TEXTS[key], "train/labels": LABELS[key]}
-    for key in range(70)
+    for key in range(ROWS)
 ]
 
 
@@ -32,7 +33,7 @@ def write(path: Path, version: int) -> None:
     group.create_array("train/labels", data=LABELS, chunks=(30,), compressors=None)
     shards = {"shards": (16, 2, 3)} if version > 2 else {}
     group.create_array("shards", data=IMAGES, chunks=(4, 2, 3), **shards)
-    texts = group.create_array("texts", shape=(70,), dtype=str, chunks=(20,))
+    texts = group.create_array("texts", shape=(ROWS,), dtype=str, chunks=(20,))
     texts[:] = np.array(TEXTS)
     group.create_array("no rows", shape=(), dtype="i4")
 
