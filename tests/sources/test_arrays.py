@@ -195,6 +195,7 @@ def test_a_mapped_file_must_stay(tmp_path: Path) -> None:
     assert caught.value.errno == caught.value.__cause__.errno
 
 
+@fewer()
 @given(array=hnp.arrays("i4", hnp.array_shapes(max_dims=2, max_side=6)), data=st.data())
 def test_any_change_of_a_small_array_changes_the_fingerprint(array: NDArray[Any], data: st.DataObject) -> None:
     """Up to 1 MB every element counts, and so do dtype, shape and name; the layout in memory doesn't."""

@@ -49,6 +49,7 @@ def test_rows_are_those_of_the_writer(
         assert source.read(keys) == [{"a": a, "é b": b} for a, b in reversed(rows)]
 
 
+@fewer()
 @given(content=st.text(st.sampled_from('ab",\n\r é'), max_size=40).map(str.encode) | st.binary(max_size=40))
 def test_any_bytes_are_the_rows_of_the_parser_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -184,6 +184,7 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path, payload: bytes, re
     assert caught.value.keys == (1,)
 
 
+@fewer()
 @given(content=st.binary(max_size=400) | st.tuples(st.integers(0, len(WRITTEN) - 1), st.integers(0, 255)))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes | tuple[int, int]

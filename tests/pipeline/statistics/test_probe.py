@@ -152,6 +152,7 @@ def test_a_quantile_is_the_ranked_duration_within_its_error(
     assert found == sorted(found)
 
 
+@fewer()
 @given(first=COUNTED, second=COUNTED)
 def test_merging_equals_recording_everything_in_one(
     first: list[tuple[float, int]], second: list[tuple[float, int]]

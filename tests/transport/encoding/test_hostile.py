@@ -68,6 +68,7 @@ def test_damaged_messages_are_message_errors(element: Element, data: st.DataObje
             _read(description, _forged(_damaged(data, message.head), description), _damaged(data, memory))
 
 
+@fewer()
 @given(ELEMENTS, st.data())
 def test_truncated_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
     """A message that lacks its end is never an element."""

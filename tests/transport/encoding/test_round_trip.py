@@ -54,6 +54,7 @@ def test_packed_values_arrive_as_they_were_sent(element: Element) -> None:
     assert_same([*element, 1 << 63], ends.cross([*element, 1 << 63]))
 
 
+@fewer()
 @given(DTYPES)
 def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
     """A dtype arrives with its names, offsets, padding, units and alignment; one without a size needs pickle."""
