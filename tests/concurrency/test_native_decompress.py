@@ -19,7 +19,7 @@ from penstock.concurrency import NativeJob
 from penstock.errors import UsageError
 from penstock.transport import Bytes
 from tests.concurrency.loops import run_jobs
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 def is_there(make: Callable[[], object]) -> bool:
@@ -57,7 +57,7 @@ def contents(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@fewer()
+@in_short(10)
 @given(data=contents(), level=st.integers(1, 9), slack=st.integers(0, 3))
 def test_compressed_data_is_restored(codec: Any, data: bytes, level: int, slack: int) -> None:
     """Without a size, with it, into given memory, and from a handle: the result is the original data."""
@@ -76,7 +76,7 @@ def test_compressed_data_is_restored(codec: Any, data: bytes, level: int, slack:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@fewer()
+@in_short(10)
 @given(data=contents(), shift=st.integers(-100, 100))
 def test_sizes_are_exact(codec: Any, data: bytes, shift: int) -> None:
     """A wrong size is a failure that names it; a limit allows its own size, and no more."""
@@ -100,7 +100,7 @@ def test_sizes_are_exact(codec: Any, data: bytes, shift: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@fewer()
+@in_short(10)
 @given(
     data=contents(), cut=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255), garbage=st.binary(min_size=1)
 )
@@ -128,7 +128,7 @@ def test_damaged_data_is_refused(codec: Any, data: bytes, cut: float, flipped: i
 
 
 @needs_zstd
-@fewer()
+@in_short(10)
 @given(data=contents(), skipped=st.binary(max_size=20))
 def test_frames_without_a_content_size(data: bytes, skipped: bytes) -> None:
     """Frames without a content size are read, also between other frames and skippable ones."""
@@ -234,7 +234,7 @@ def test_impossible_jobs_are_refused() -> None:
 
 
 @needs_xxhash
-@fewer()
+@in_short(10)
 @given(parts=st.lists(contents(), min_size=1, max_size=10), seed=st.integers(0, 2**64 - 1))
 def test_hashes_are_xxhashs(parts: list[bytes], seed: int) -> None:
     """XXH3 equals that of the package `xxhash`, for bytes of every length and every seed."""

@@ -18,7 +18,7 @@ from penstock.concurrency import NativeJob
 from penstock.errors import UsageError
 from penstock.transport import Bytes
 from tests.concurrency.loops import run_jobs
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 LINUX = Path("/proc/self/comm").exists()
 LONG = Path("/proc/kallsyms")  # it reports a size of 0, and has megabytes
@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@fewer()
+@in_short(10)
 @given(ranges=st.lists(st.tuples(st.integers(0, 11_000), st.integers(0, 11_000) | st.none()), max_size=12))
 def test_ranges_are_slices_of_the_file(file: Path, ranges: list[tuple[int, int | None]]) -> None:
     """Each range is the file's slice, also in given memory; one past the end fails, and the error names it."""
@@ -128,7 +128,7 @@ def test_a_descriptor_may_be_closed_at_once(file: Path) -> None:
     assert run_jobs(job) == [file.read_bytes()[5:10]]
 
 
-@fewer()
+@in_short(10)
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 2**32 - 1))
 def test_checksums_are_zlibs(parts: list[bytes], initial: int) -> None:
     """CRC-32 equals that of zlib, for bytes of every length, and every initial value."""
@@ -137,7 +137,7 @@ def test_checksums_are_zlibs(parts: list[bytes], initial: int) -> None:
     assert run_jobs(*jobs) == [*(zlib.crc32(part) for part in parts), zlib.crc32(whole, initial)]
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_stacks_are_numpys(data: st.DataObject, dtype: Any) -> None:
     """Arrays of any dtype and shape are stacked as `np.stack` does, byte by byte."""
@@ -150,7 +150,7 @@ def test_stacks_are_numpys(data: st.DataObject, dtype: Any) -> None:
     assert out.tobytes() == np.stack(arrays).tobytes()
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data(), dtype=st.sampled_from(DTYPES))
 def test_gathered_rows_are_numpys(data: st.DataObject, dtype: Any) -> None:
     """Rows equal those of NumPy; a wrong key is an IndexError, and leaves `out` unchanged."""
@@ -168,7 +168,7 @@ def test_gathered_rows_are_numpys(data: st.DataObject, dtype: Any) -> None:
     assert untouched.tobytes() == bytes(untouched.nbytes)
 
 
-@fewer()
+@in_short(10)
 @given(st.binary(max_size=100), st.integers(0, 100))
 def test_copies_are_bytes(source: bytes, shift: int) -> None:
     """Bytes are copied, even to an overlapping place."""

@@ -15,7 +15,7 @@ from penstock.concurrency import NativeJob, NativeThreadPool
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.loops import in_another_thread, on_loop, on_loops
 from tests.concurrency.native_extension import Extension
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 def is_held(buffer: bytearray) -> bool:
@@ -165,7 +165,7 @@ async def test_a_running_job_keeps_its_memory(extension: Extension) -> None:
     assert target == b"x" * 1000
 
 
-@fewer()
+@in_short(10)
 @given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40), num_threads=st.integers(1, 4))
 @on_loops
 async def test_cancelled_at_any_point(steps: list[tuple[int, bool]], num_threads: int) -> None:

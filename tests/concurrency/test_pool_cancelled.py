@@ -15,7 +15,7 @@ from penstock.concurrency import WorkerPool
 from penstock.errors import ClosedError
 from tests.concurrency import workers
 from tests.concurrency.loops import LOOPS, Steps, on_loop, on_loops, ready, run_on, settle
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 pytestmark = pytest.mark.each_value
 
@@ -302,7 +302,7 @@ class _Real:
                 self.gates[job].set_result(job)
 
 
-@fewer()
+@in_short(10)
 @given(actions=ACTIONS, num_workers=st.integers(1, 3))
 @on_loop
 async def test_as_the_model(actions: list[tuple[str, int]], num_workers: int) -> None:

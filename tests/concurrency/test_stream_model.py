@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import ExtendableStream
 from penstock.errors import ClosedError
 from tests.concurrency.loops import on_loop, settle
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -152,7 +152,7 @@ class _Waiting(ExtendableStream[int]):
         return self._take()
 
 
-@fewer()
+@in_short(10)
 @given(actions=ACTIONS, capacity=st.sampled_from([None, 1, 2, 3]), waits=st.booleans())
 @on_loop
 async def test_as_the_model(actions: list[str], capacity: int | None, *, waits: bool) -> None:
@@ -192,7 +192,7 @@ async def act(model: _Model, real: _Real, action: str, number: int) -> None:
     await settle()
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data(), count=st.integers(0, 12), capacity=st.sampled_from([None, 1, 3]))
 @on_loop
 async def test_cancelled_anywhere_loses_nothing(data: Any, count: int, capacity: int | None) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.concurrency import CompletionStream, ExtendableStream, Stream
 from penstock.errors import ClosedError, UsageError
 from tests.concurrency.loops import on_loop, on_loops, settle
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 @on_loop
@@ -333,7 +333,7 @@ OUTCOMES = st.lists(
 )
 
 
-@fewer()
+@in_short(10)
 @given(order=st.permutations(range(7)), outcomes=OUTCOMES, handled=st.booleans())
 @on_loop
 async def test_completions_are_read_in_order(

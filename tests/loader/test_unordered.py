@@ -18,7 +18,7 @@ from tests.loader.gates import Gate
 from tests.loader.isolated.parts import Door
 from tests.loader.sent_functions import fails_at_four
 from tests.places import LINUX, in_places
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.workers.processes.functions import kills_itself, slow
 from tests.workers.processes.killing import kill_a_worker
 
@@ -41,7 +41,7 @@ def steps_of(batches: Any) -> list[int]:
     return [int(batch[0]) // 2 for batch in batches]
 
 
-@fewer()
+@in_short(10)
 @given(batched() | indexable(), st.integers(1, 3), st.lists(st.integers(0, 6), max_size=3), st.data())
 def test_no_batch_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: list[int], data: st.DataObject) -> None:
     """Ordered and unordered loaders that resume each other's states deliver the definition's batches together."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock._durations import DurationRecorder
 from penstock._readings import CAUSES, KEPT_LAPS, NOTED_SECONDS, Cause, Waits
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 SHORT = NOTED_SECONDS / 2
 MOMENTS = st.tuples(
@@ -16,7 +16,7 @@ MOMENTS = st.tuples(
 )
 
 
-@fewer()
+@in_short(10)
 @given(st.lists(MOMENTS, max_size=30), st.integers(0, 1))
 def test_waits_are_added_up_counted_and_kept(moments: list[tuple[float, float, Cause | None]], copied: int) -> None:
     """Only waits and times between two requests above `NOTED_SECONDS` count; a copy goes on after them."""

@@ -26,7 +26,7 @@ from penstock.transport import leased_slots
 from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
 from tests.places import LINUX, PLACES, in_places, place_of
-from tests.profiles import IS_LONG, fewer
+from tests.profiles import IS_LONG, in_short
 from tests.promptness import PATIENCE_SECONDS
 from tests.runtime.large_rows import ROW, Sized, always, larger, reported, results, row
 from tests.transport.owners import recycled_bytes
@@ -472,7 +472,7 @@ def test_views_keep_the_memory_of_their_batch() -> None:
     assert numbers_of(parts) == [each[1:3] for each in expected(80, 4)]
 
 
-@fewer()
+@in_short(10)
 @given(st.integers(1, 4), st.integers(1, 3), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_kept_and_dropped_batches_equal_the_definition(workers: int, prefetch: int, keeps: list[bool]) -> None:
     """All batches equal the definition, whichever of them the consumer keeps."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import SourceError, UsageError
 from penstock.sources import Arrays, can_read_into
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "as it is": lambda array: array,
@@ -30,7 +30,7 @@ LAYOUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 DTYPES = st.sampled_from(["u1", ">i2", "i4", "f2", "f8", "c16", "?", "S3", "U2", "M8[s]", "i4,f8"])
 
 
-@fewer()
+@in_short(10)
 @given(
     array=DTYPES.flatmap(
         lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5))
@@ -195,7 +195,7 @@ def test_a_mapped_file_must_stay(tmp_path: Path) -> None:
     assert caught.value.errno == caught.value.__cause__.errno
 
 
-@fewer()
+@in_short(10)
 @given(array=hnp.arrays("i4", hnp.array_shapes(max_dims=2, max_side=6)), data=st.data())
 def test_any_change_of_a_small_array_changes_the_fingerprint(array: NDArray[Any], data: st.DataObject) -> None:
     """Up to 1 MB every element counts, and so do dtype, shape and name; the layout in memory doesn't."""

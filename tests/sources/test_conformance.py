@@ -40,7 +40,7 @@ from penstock.sources import (
     source_length,
 )
 from penstock.testing import BlockSourceTests, SourceTests
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.sources.promises import check_source
 
 IMAGE = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
@@ -288,7 +288,7 @@ FUZZED = [*BLOCKS, "files", "token_windows", "found_documents", "megatron", "sql
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's, of a file that it can read in spite of the change
 @pytest.mark.parametrize("name", FUZZED)
-@fewer()
+@in_short(10)
 @given(at=st.integers(0, 1 << 20), value=st.integers(0, 255) | st.none(), late=st.booleans())
 def test_a_changed_byte_gives_records_or_an_error(
     name: str, tmp_path_factory: pytest.TempPathFactory, *, at: int, value: int | None, late: bool

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Csv, describe_key, read_records
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 TEXTS = st.text(st.sampled_from('ab",;\n\r é\x85\u2028\0\t'), max_size=6)
 
@@ -26,7 +26,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-@fewer()
+@in_short(10)
 @given(
     rows=st.lists(st.tuples(TEXTS, TEXTS), max_size=6),
     newline=st.sampled_from(["\n", "\r\n"]),
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_writer(
         assert source.read(keys) == [{"a": a, "é b": b} for a, b in reversed(rows)]
 
 
-@fewer()
+@in_short(10)
 @given(content=st.text(st.sampled_from('ab",\n\r é'), max_size=40).map(str.encode) | st.binary(max_size=40))
 def test_any_bytes_are_the_rows_of_the_parser_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.errors import ClosedError, CorruptRecordError, SourceError, UsageError
 from penstock.sources import JsonLines, describe_key, read_records
 from tests.constants import SetConstant
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.programs.forked import started
 
 VALUES = st.recursive(
@@ -34,7 +34,7 @@ def _records(source: JsonLines) -> list[Any]:
     return source.read(range(len(source)))
 
 
-@fewer()
+@in_short(10)
 @given(
     files=st.lists(st.tuples(st.booleans(), LINES, st.booleans()), min_size=1, max_size=3),
     chunk_bytes=st.sampled_from([1, 2, 3, 7, 64, 1 << 20]),

@@ -22,7 +22,7 @@ from penstock.sources import MDS, describe_key, read_records
 from penstock.sources._encoded import DamageError
 from penstock.sources._mds import Column, SampleDecoder, decoder_of
 from penstock.testing import assert_same
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 # Three samples, as Streaming 0.13 writes them: {"a": [0.0, …, n], "s": "é" * n, "y": n, "z": [n, n]} of sample n.
 COLUMNS = {"a": ("ndarray", None), "s": ("str", None), "y": ("int32", 4), "z": ("ndarray:uint16:2", 4)}
@@ -140,7 +140,7 @@ _PARTS: dict[str, Any] = {
 }
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data())
 def test_native_code_makes_the_values_of_each_decoder(data: st.DataObject) -> None:
     """Samples, also damaged ones, have the values or the error that they have column by column."""
@@ -282,7 +282,7 @@ def test_an_index_of_litdata_names_its_source(tmp_path: Path) -> None:
         MDS(tmp_path)
 
 
-@fewer()
+@in_short(10)
 @given(place=st.integers(0, len(WRITTEN) - 1), value=st.integers(0, 255) | st.none())
 def test_a_changed_byte_gives_records_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, place: int, value: int | None

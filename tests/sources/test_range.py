@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.sources import Range
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-@fewer()
+@in_short(10)
 @given(start=INT64, step=st.integers(-(2**62), 2**62).filter(bool), length=st.integers(0, 9), data=st.data())
 def test_integers_are_pythons(start: int, step: int, length: int, data: st.DataObject) -> None:
     """Every integer is exact, also at the ends of int64, read alone, in blocks and into an array."""

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.errors import CorruptRecordError, MissingDependencyError, UsageError
 from penstock.sources import as_source, can_read_into, read_records, source_fingerprint
 from penstock.testing import SourceTests, assert_same
-from tests.profiles import fewer
+from tests.profiles import fewer, in_short
 from tests.sources.promises import check_source
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -132,7 +132,7 @@ def test_columns_of_a_table_are_written_straight_into_batches(kind: str) -> None
             assert_same(list(loader), list(dataset.epoch(2)))
 
 
-@fewer()
+@in_short(10)
 @given(tables())
 def test_rows_are_those_of_pyarrow(table: Any) -> None:
     """Any table has the rows of `to_pylist`, with NumPy's values for numbers, here and in another process."""

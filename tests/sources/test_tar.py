@@ -18,7 +18,7 @@ from penstock import _native
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import Tar, describe_key, read_records
 from penstock.sources._tar import record_of
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 BLOCK = 512
 FORMATS = st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -55,7 +55,7 @@ def write(path: Path, members: Sequence[tuple[str, bytes]]) -> Path:
 PLAIN = [("a/1.jpg", b"one" * 200), ("a/1.cls", b"1"), ("a/2.jpg", b"two"), ("a/2.cls", b"2")]
 
 
-@fewer()
+@in_short(10)
 @given(samples=SAMPLES, left_out=st.lists(LEFT_OUT, max_size=6), format=FORMATS)
 def test_records_are_the_runs_of_members_with_one_key(
     tmp_path_factory: pytest.TempPathFactory,
@@ -113,7 +113,7 @@ def test_native_code_makes_usual_records() -> None:
         assert list(made or {}) == ["__key__", "jpg", "seg.png", "cls"]
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data())
 def test_native_code_makes_the_record_that_python_makes(data: st.DataObject) -> None:
     """Native code makes the same record of the same bytes, or leaves it to Python, also if the bytes are damaged."""
@@ -323,7 +323,7 @@ def test_an_index_of_another_file_is_left_alone(tmp_path: Path, caplog: pytest.L
         (tmp_path / name).unlink()
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data())
 def test_any_index_gives_the_records_of_the_walk(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Random bytes, and indexes with changed bytes, change no record of a small file, all of which is compared."""

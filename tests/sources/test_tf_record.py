@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptRecordError, SourceError, UsageError
 from penstock.sources import TFRecord, describe_key, read_records
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 # Two Examples, as the package tfrecord 1.14 writes them.
 WRITTEN = bytes.fromhex(
@@ -102,7 +102,7 @@ def test_files_of_another_writer(tmp_path: Path) -> None:
     assert (second["ids"].tolist(), second["image"]) == ([*range(120, 150)], [b""])
 
 
-@fewer()
+@in_short(10)
 @given(features=st.dictionaries(st.text(max_size=5), LISTS, max_size=4), unknown=st.sampled_from([b"", b"\x50\1"]))
 def test_features_have_the_values_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, features: dict[str, tuple[str, list[Any], bool]], unknown: bytes
@@ -184,7 +184,7 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path, payload: bytes, re
     assert caught.value.keys == (1,)
 
 
-@fewer()
+@in_short(10)
 @given(content=st.binary(max_size=400) | st.tuples(st.integers(0, len(WRITTEN) - 1), st.integers(0, 255)))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes | tuple[int, int]

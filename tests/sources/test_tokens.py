@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import SourceError, UsageError
 from penstock.sources import Tokens, can_read_into, describe_key, read_records
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DTYPES = ["u1", "<u2", ">u2", "i4", ">i8", "u8"]
 
 
-@fewer()
+@in_short(10)
 @given(
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),
     length=st.integers(1, 12),
@@ -64,7 +64,7 @@ def test_windows_are_slices_that_never_cross_files(
     assert [row.tobytes() for row in out] == [record.tobytes() for record in read]
 
 
-@fewer()
+@in_short(10)
 @given(
     files=st.lists(st.lists(st.integers(0, 3), max_size=30), min_size=1, max_size=4).filter(any),
     dtype=st.sampled_from(DTYPES),

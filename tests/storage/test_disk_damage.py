@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.programs.forked import started
 from tests.storage.caches import MISSING
 from tests.storage.filling import IDENTITY, is_element, opened
@@ -69,7 +69,7 @@ def test_a_file_of_another_version_has_no_elements(scratch: Path, written: tuple
     assert not found_in(scratch, name, head + struct.pack("<I", zlib.crc32(head)) + data[48:])
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data())
 def test_a_damaged_byte_costs_only_its_element(scratch: Path, written: tuple[str, bytes], data: st.DataObject) -> None:
     """With one byte changed after the file's head, only its element is lost, and all others are right."""
@@ -83,7 +83,7 @@ def test_a_damaged_byte_costs_only_its_element(scratch: Path, written: tuple[str
     assert found == ELEMENTS.keys() - {lost}
 
 
-@fewer()
+@in_short(10)
 @given(filler=st.binary(max_size=300), kept=st.integers(0, 700))
 def test_anything_may_follow(scratch: Path, written: tuple[str, bytes], filler: bytes, kept: int) -> None:
     """Zeros or noise at the end, as after a power failure, are no entries."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock._pickles import pickler
 from penstock.errors import UsageError
 from penstock.testing import assert_same
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.storage.caches import decode, encode
 from tests.written import written
 
@@ -72,7 +72,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-@fewer()
+@in_short(10)
 @example({"": [np.array([], ">M8[Y]")], None: np.zeros((2, 2), ">f4")[::-1]})
 @example([np.bytes_(b"a\0"), np.str_("a\0"), np.bytes_(b""), np.str_("\ud800")])
 @example({None: np.ndarray(3, ">U0"), "": np.zeros(2, np.dtype(">f4", metadata={"unit": "m"}))})
@@ -83,7 +83,7 @@ def test_decoded_elements_are_the_same(element: Any) -> None:
     assert same(decode(encode(element)), element)
 
 
-@fewer()
+@in_short(10)
 @given(ARRAYS)
 def test_decoded_arrays_are_new(array: Any) -> None:
     """A decoded array is writable, and shares no memory with another decoded one."""

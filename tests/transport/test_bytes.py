@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UsageError
 from penstock.transport import Bytes
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.owners import Memory
 
 FEW = st.binary(max_size=12).map(lambda data: bytes(byte % 3 for byte in data))  # so that parts are found
@@ -32,7 +32,7 @@ def result_of(call: Callable[[], object]) -> object:
         return type(error)
 
 
-@fewer()
+@in_short(10)
 @given(FEW, st.lists(SLICES, max_size=4))
 def test_slices_of_slices_are_those_of_bytes(data: bytes, chain: list[slice]) -> None:
     """Any chain of slices gives the bytes, the length, the items and the readonly flag that `bytes` would have."""
@@ -53,7 +53,7 @@ def test_items_are_those_of_bytes(data: bytes, position: int) -> None:
     assert result_of(lambda: Bytes(data)[position]) == result_of(lambda: data[position])
 
 
-@fewer()
+@in_short(10)
 @given(data=FEW, sub=PARTS | st.integers(-1, 4) | st.just(300), start=ENDS, end=ENDS)
 def test_searches_equal_those_of_bytes(data: bytes, sub: bytes | int, start: int | None, end: int | None) -> None:
     """Bytes or one byte are found where `bytes` finds them; a wrong byte is the same error."""
@@ -63,7 +63,7 @@ def test_searches_equal_those_of_bytes(data: bytes, sub: bytes | int, start: int
             assert result_of(partial(getattr(Bytes(data), name), wanted, start, end)) == expected
 
 
-@fewer()
+@in_short(10)
 @given(FEW, st.lists(PARTS, max_size=3), ENDS, ENDS)
 def test_starts_and_ends_are_those_of_bytes(
     data: bytes, parts: list[bytes], start: int | None, end: int | None
@@ -77,7 +77,7 @@ def test_starts_and_ends_are_those_of_bytes(
     assert handle.endswith(tuple(parts), start, end) == data.endswith(tuple(parts), start, end)
 
 
-@fewer()
+@in_short(10)
 @given(FEW, FEW)
 def test_comparisons_are_those_of_bytes(first: bytes, second: bytes) -> None:
     """Equality and order against anything that holds bytes, on either side, are by value."""
@@ -91,7 +91,7 @@ def test_comparisons_are_those_of_bytes(first: bytes, second: bytes) -> None:
     assert (handle == memoryview(second)) is (memoryview(second) == handle) is (first == second)
 
 
-@fewer()
+@in_short(10)
 @given(st.binary(max_size=200))
 def test_the_hash_is_that_of_bytes(data: bytes) -> None:
     """A read-only handle is found in sets and dictionaries under the equal bytes, and the other way round."""
@@ -111,7 +111,7 @@ def test_membership_and_texts_are_those_of_bytes(data: bytes, sub: bytes | int) 
     assert b"-".join([handle, data]) == b"-".join([data, data])
 
 
-@fewer()
+@in_short(10)
 @given(FEW)
 def test_the_other_methods_of_bytes_work_on_a_copy(data: bytes) -> None:
     """Methods that have to make new bytes return the result of `bytes`."""
@@ -189,7 +189,7 @@ def test_every_owner_is_shared(make: Callable[[bytes], object], readonly: bool) 
             hash(handle)
 
 
-@fewer()
+@in_short(10)
 @given(st.integers(0, 20), st.integers(0, 20))
 def test_slices_share_memory(start: int, stop: int) -> None:
     """A slice, the memoryviews and the arrays over it are the same memory as the whole."""

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from penstock._os._bell import Bell
 from penstock._ring import Claim, SlotRing
 from penstock.errors import UsageError
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 @pytest.mark.parametrize("make", [SlotRing, SlotRing.shared])
@@ -239,7 +239,7 @@ class RingMachine(RuleBasedStateMachine):
             assert self.ring.drained(slot) == (through and cancelled)
 
 
-RingMachine.TestCase.settings = settings(fewer(), stateful_step_count=40, deadline=None)
+RingMachine.TestCase.settings = settings(in_short(10), stateful_step_count=40, deadline=None)
 TestSharedRing = pytest.mark.skipif(sys.platform != "linux", reason="shared rings need Linux")(RingMachine.TestCase)
 
 

@@ -35,7 +35,7 @@ from penstock.errors import UsageError
 from tests.cli.command import main
 from tests.constants import SetConstant
 from tests.processes.helping import watched
-from tests.profiles import IS_LONG, fewer
+from tests.profiles import IS_LONG, in_short
 from tests.programs.forked import outcome, started
 from tests.writing.numbers import held, numbers
 
@@ -291,7 +291,7 @@ def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None
     assert point > 30
 
 
-@fewer()
+@in_short(10)
 @given(st.integers(0, 40), st.integers(1, 400), st.integers(1, 5))
 def test_shards_divide_the_elements(count: int, size: int, parts: int) -> None:
     """Whatever the sizes, the shards of all parts have each element once, in order."""

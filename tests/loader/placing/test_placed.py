@@ -20,7 +20,7 @@ from tests.loader.gates import PATIENCE_SECONDS, Gate
 from tests.loader.placing.loaders import PlacedByThread, PlacedLoader
 from tests.loader.sent_functions import divide, large
 from tests.places import PLACES, in_places, place_of
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 EXPECTED = [[number, number + 1] for number in range(0, 40, 2)]
 
@@ -86,7 +86,7 @@ def counted(batches: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [Placing, PlacedByThread])
-@fewer()
+@in_short(10)
 @given(
     dataset=batched() | indexable() | ordered(),
     ahead=st.integers(0, 3),

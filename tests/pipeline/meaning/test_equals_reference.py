@@ -15,7 +15,7 @@ from tests.pipeline.meaning.drawing import graphs
 from tests.pipeline.meaning.graphs import BrokenError, Graph, Step, configured, flattened
 from tests.pipeline.meaning.reference import Failure, evaluate
 from tests.pipeline.running.reading import READINGS, Pass, read_by_for
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 THREADS = st.integers(1, 4)
 READING = st.sampled_from(READINGS)
@@ -53,7 +53,7 @@ def check_whole(graph: Graph, found: Pass) -> None:
         assert leaves(found.items) <= leaves(whole)
 
 
-@fewer()
+@in_short(10)
 @given(
     graph=graphs(failing=False),
     threads=THREADS,
@@ -70,7 +70,7 @@ def test_equals_the_reference(graph: Graph, threads: int, readings: list[ReadPas
         check_whole(graph, found)
 
 
-@fewer()
+@in_short(10)
 @given(
     graph=graphs(failing=True, ordered=True),
     threads=THREADS,
@@ -110,7 +110,7 @@ def check_failure(found: PipelineFailure, expected: Failure) -> None:
         assert found.item[:20] == repr(expected.item)[:20]
 
 
-@fewer()
+@in_short(10)
 @given(graph=graphs(failing=True, ordered=False), threads=THREADS, read=READING)
 def test_out_of_order_up_to_a_failure(graph: Graph, threads: int, read: ReadPass) -> None:
     """If the order is free, all items are the reference's, and one of the failures ends the pass."""
@@ -124,7 +124,7 @@ def test_out_of_order_up_to_a_failure(graph: Graph, threads: int, read: ReadPass
         assert isinstance(found.failure.__cause__, BrokenError)
 
 
-@fewer()
+@in_short(10)
 @given(graph=graphs(failing=True), threads=THREADS, read=READING)
 def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass) -> None:
     """If any number of items may be dropped, all others are read; only a failing source ends the pass."""
@@ -144,7 +144,7 @@ def test_any_number_of_dropped_items(graph: Graph, threads: int, read: ReadPass)
         assert (found.failure is None) == (failure is None)
 
 
-@fewer()
+@in_short(10)
 @given(graph=graphs(failing=True, ordered=True), threads=THREADS, share=st.fractions(0, 1, max_denominator=20))
 def test_a_share_of_failures_at_the_end(graph: Graph, threads: int, share: Fraction) -> None:
     """If fewer than a hundred items are tried, the share of failures is checked at the end, in any graph."""

@@ -24,7 +24,7 @@ from tests.pipeline.meaning.graphs import BrokenError, Graph, configured, flatte
 from tests.pipeline.meaning.reference import evaluate
 from tests.pipeline.running.reading import PATIENCE_SECONDS
 from tests.pipeline.running.test_signal_handlers import InterruptedError_, Timer, interrupting
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 THREADS = st.integers(1, 3)
 
@@ -36,7 +36,7 @@ def is_prefix(found: list[Any], whole: list[Any], graph: Graph) -> bool:
     return Counter(flattened(found)) <= Counter(flattened(evaluate(graph.intact())[0]))
 
 
-@fewer()
+@in_short(10)
 @given(
     graph=graphs(failing=False, ordered=True),
     threads=THREADS,
@@ -65,7 +65,7 @@ def test_left_early(graph: Graph, threads: int, counts: list[int], *, continuous
             assert [*pipeline] == whole
 
 
-@fewer()
+@in_short(10)
 @given(
     graph=graphs(failing=True),
     threads=THREADS,
@@ -127,7 +127,7 @@ def _one_by_one(pipeline: Pipeline[Any]) -> Iterator[Any]:
 
 # The handler may be called in a finalizer or a collector's callback, where Python prints its exception and discards it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@fewer()
+@in_short(10)
 @given(
     graph=graphs(failing=True, ordered=True),
     threads=THREADS,

@@ -29,7 +29,7 @@ from tests.pipeline.running.reading import (
     read_by_get_item,
     waiting,
 )
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
@@ -479,7 +479,7 @@ class _Both:
         self._position = 0 if self._continuous and len(expected) < count else begin + len(expected)
 
 
-@fewer()
+@in_short(10)
 @given(actions=ACTIONS, continuous=st.booleans(), threads=st.integers(1, 2))
 def test_a_pipeline_equals_its_model(actions: list[str], threads: int, *, continuous: bool) -> None:
     """Started, stopped and read in any order, a pipeline returns the items of the model."""

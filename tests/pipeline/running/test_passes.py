@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from penstock.errors import ClosedError, PipelineFailure, UsageError
 from penstock.pipeline import Merge, Pipe, Pipeline, PipelineBuilder
 from tests.pipeline.running.reading import PATIENCE_SECONDS, Again, build, first_awaited, gate, over, waiting
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
-@fewer()
+@in_short(10)
 @given(timeouts=st.lists(st.sampled_from([0.0, 0.00005, 0.0002, 0.001, None]), min_size=1, max_size=8))
 def test_a_timeout_at_the_moment_when_an_item_is_ready(timeouts: list[float | None]) -> None:
     """Timeouts that end just when an item is ready lose no item and return none twice."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock._durations import LONGEST_SECONDS, RELATIVE_ERROR, SHORTEST_SECONDS, DurationRecorder, Durations
 from penstock.errors import UsageError
 from penstock.pipeline._statistics import StageProbe
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 SECONDS = st.floats(1e-6, 10)
 CALLS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3), SECONDS), max_size=20)
@@ -25,7 +25,7 @@ class _Clock:
         return self.seconds
 
 
-@fewer()
+@in_short(10)
 @given(calls=CALLS, waits=st.lists(st.tuples(SECONDS, SECONDS), max_size=10), looks=LOOKS)
 def test_a_report_holds_the_reported_sums(
     calls: list[tuple[int, int, float]], waits: list[tuple[float, float]], looks: list[tuple[int, int]]
@@ -136,7 +136,7 @@ def recorded(counted: list[tuple[float, int]]) -> Durations:
     return recorder.snapshot()
 
 
-@fewer()
+@in_short(10)
 @given(counted=COUNTED.filter(bool), shares=st.lists(SHARES, min_size=1, max_size=5))
 def test_a_quantile_is_the_ranked_duration_within_its_error(
     counted: list[tuple[float, int]], shares: list[float]
@@ -152,7 +152,7 @@ def test_a_quantile_is_the_ranked_duration_within_its_error(
     assert found == sorted(found)
 
 
-@fewer()
+@in_short(10)
 @given(first=COUNTED, second=COUNTED)
 def test_merging_equals_recording_everything_in_one(
     first: list[tuple[float, int]], second: list[tuple[float, int]]

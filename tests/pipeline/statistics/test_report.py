@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.pipeline import PipelineReport, StageReport
 from penstock.pipeline._statistics import StageProbe
 from penstock.pipeline._statistics._report import seconds_text
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 SHARES = st.floats(0, 1)
 ELAPSED_SECONDS = 10.0
@@ -61,7 +61,7 @@ def sink(*, fill: float, consumer_waits: float, items: int = 100) -> Stage:
     return Stage("sink", "sink", on_threads=False).spent(above=consumer_waits, items=items).queued(fill)
 
 
-@fewer()
+@in_short(10)
 @given(busy=SHARES, above=SHARES, below=SHARES)
 def test_a_bar_shows_the_shares(busy: float, above: float, below: float) -> None:
     """Each character fills its share of the bar, within one character; a sum above 1 is scaled down to 1."""

@@ -29,7 +29,7 @@ from penstock.pipeline import (
     Source,
     SubprocessPipeline,
 )
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 
 def _plain(item: int) -> int:
@@ -303,7 +303,7 @@ def _named(name: str) -> Callable[[int], int]:
 NAMES = st.sampled_from(["a", "b", "a#2", "a#3", "b#2#2", "sink", "source"])
 
 
-@fewer()
+@in_short(10)
 @given(
     defaults=st.lists(NAMES, max_size=8), explicit=st.lists(NAMES, max_size=8), order=st.randoms(use_true_random=False)
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.transport import Arena, AttachedArena
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.arena.peers import Bytes, bytes_of
 
 PAGE = mmap.PAGESIZE
@@ -204,5 +204,5 @@ class ArenaMachine(RuleBasedStateMachine):
         assert taken_bytes - elsewhere_bytes <= counters.bytes <= LIMIT_PAGES * PAGE
 
 
-ArenaMachine.TestCase.settings = fewer()
+ArenaMachine.TestCase.settings = in_short(10)
 TestArenaMachine = ArenaMachine.TestCase

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import MessageError
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.encoding.samples import ELEMENTS, PACKED, Element, Ends, learn, message_of, written
 
 HEAD_START = 4  # bytes before the layout's id
@@ -46,7 +46,7 @@ def _damaged(data: st.DataObject, whole: bytes) -> bytes:
     return bytes(changed)
 
 
-@fewer()
+@in_short(10)
 @given(PACKED | ELEMENTS, st.data())
 def test_damaged_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
     """A change of any byte of head, description or memory gives an element or a MessageError, nothing else."""
@@ -68,7 +68,7 @@ def test_damaged_messages_are_message_errors(element: Element, data: st.DataObje
             _read(description, _forged(_damaged(data, message.head), description), _damaged(data, memory))
 
 
-@fewer()
+@in_short(10)
 @given(ELEMENTS, st.data())
 def test_truncated_messages_are_message_errors(element: Element, data: st.DataObject) -> None:
     """A message that lacks its end is never an element."""

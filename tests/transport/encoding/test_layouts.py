@@ -8,13 +8,13 @@ from hypothesis import given
 
 from penstock.errors import MessageError, UsageError
 from penstock.transport import Bytes
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.encoding.samples import ELEMENTS, LARGEST_COPIED_BYTES, Element, Ends, assert_same, message_of
 
 MAX_LAYOUTS = 256
 
 
-@fewer()
+@in_short(10)
 @given(ELEMENTS)
 def test_an_element_like_the_last_needs_no_description(element: Element) -> None:
     """The same element again has the same layout, which was computed once and is described once."""

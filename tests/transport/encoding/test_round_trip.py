@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.encoding.samples import (
     DTYPES,
     ELEMENTS,
@@ -29,7 +29,7 @@ from tests.transport.encoding.samples import (
 from tests.trees import leaves_of
 
 
-@fewer()
+@in_short(10)
 @given(ELEMENTS, st.booleans())
 def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> None:
     """An element of any leaves and containers arrives the same in values, types, dtypes, shapes and orders.
@@ -43,7 +43,7 @@ def test_elements_arrive_as_they_were_sent(element: Element, copy: object) -> No
         assert len(leaves_of(element)) == len(leaves_of(received))
 
 
-@fewer()
+@in_short(10)
 @given(PACKED)
 def test_packed_values_arrive_as_they_were_sent(element: Element) -> None:
     """Plain values arrive the same packed, as leaves of a layout, and with an integer that can't be packed."""
@@ -54,7 +54,7 @@ def test_packed_values_arrive_as_they_were_sent(element: Element) -> None:
     assert_same([*element, 1 << 63], ends.cross([*element, 1 << 63]))
 
 
-@fewer()
+@in_short(10)
 @given(DTYPES)
 def test_dtypes_arrive_exactly_or_are_refused(dtype: np.dtype[Any]) -> None:
     """A dtype arrives with its names, offsets, padding, units and alignment; one without a size needs pickle."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import MessageError
 from penstock.transport import Bytes, SlotPlace, TensorPipeReader, TensorPipeWriter
-from tests.profiles import fewer
+from tests.profiles import in_short
 from tests.transport.encoding.samples import Ends, assert_same, learn
 
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ def random_contents(array: Array) -> None:
     array.view(np.uint8).reshape(-1)[...] = np.resize(np.arange(251, dtype=np.uint8), array.nbytes)
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data(), dtype=DTYPES, shape=hnp.array_shapes(min_dims=1, max_dims=4, max_side=5), copy=st.booleans())
 def test_numpy_views_arrive_as_they_are(data: Any, dtype: Any, shape: tuple[int, ...], *, copy: bool) -> None:
     """Any view of shared memory arrives equal, as the same memory with the same strides, or as a copy on demand."""
@@ -109,7 +109,7 @@ def test_views_of_other_memory_are_copied() -> None:
         assert writer.counters.shared_bytes == 0
 
 
-@fewer()
+@in_short(10)
 @given(data=st.data(), copy=st.booleans())
 def test_torch_views_arrive_as_they_are(data: Any, *, copy: bool) -> None:
     """Any view of a shared tensor, also one that repeats or overlaps itself, is the same memory at the reader."""

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.errors import ClosedError, EndOfPipeError
 from penstock.transport import TensorPipeReader, TensorPipeWriter
-from tests.profiles import fewer
+from tests.profiles import in_short
 
 LARGE = 70_000  # bytes: more than goes through the socket
 INLINE = 60_000  # bytes: a few of these fill the socket
@@ -188,5 +188,5 @@ class PipeMachine(RuleBasedStateMachine):
         self.memories.clear()
 
 
-PipeMachine.TestCase.settings = settings(fewer(), stateful_step_count=40)
+PipeMachine.TestCase.settings = settings(in_short(10), stateful_step_count=40)
 TestPipe = pytest.mark.filterwarnings("ignore:.*received elements are still referenced")(PipeMachine.TestCase)
