@@ -15,7 +15,7 @@ def test_five_hundred_parts_need_no_threads_of_their_own() -> None:
     """A mixture of 500 parts uses its loader's threads only, and memory that doesn't grow with the steps."""
     names, workers = [f"part {number}" for number in range(500)], 2
     parts = {name: ps.range(400).shuffle().filter(lambda number: number % 5) for name in names}
-    dataset = ps.mix(parts, {name: 1 + number % 3 for number, name in enumerate(names)}, stop="all").batch(16)
+    dataset = ps.mix(parts, {name: 1 + number % 3 for number, name in enumerate(names)}, stop="all").batch(4)
     process, threads = psutil.Process(), threading.active_count()
     native = process.num_threads()
     with ps.Loader(dataset, num_workers=workers) as loader:

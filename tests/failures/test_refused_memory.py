@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
 from penstock._memory import Region
 from penstock._runtime import ProcessScheduler, Scheduler
-from tests.places import in_places, place_of
-from tests.profiles import fewer
+from tests.places import LINUX, PLACES, in_places, place_of
+from tests.profiles import IS_LONG, fewer
 
 MANY = 1_100  # refusals, more than a scheduler has slots
 COUNT = 240
@@ -54,7 +54,13 @@ def refuse(patch: pytest.MonkeyPatch, kind: type[Scheduler], refusals: Iterator[
 
 
 @pytest.mark.parametrize(
-    ("granted", "place"), [place_of("threads" if granted % 2 else "processes", granted) for granted in range(4)]
+    ("granted", "place"),
+    [
+        place_of("processes", 0),
+        place_of("threads", 1),
+        pytest.param(2, PLACES["processes"], marks=[LINUX, pytest.mark.long]),  # more are granted before the refusals
+        pytest.param(3, PLACES["threads"], marks=pytest.mark.long),
+    ],
 )
 def test_more_refusals_than_slots_end_no_epoch(
     granted: int, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -72,7 +78,8 @@ def test_more_refusals_than_slots_end_no_epoch(
 
 
 @in_places("threads", "processes")
-@fewer()
+@settings(fewer(), max_examples=fewer().max_examples if IS_LONG else 4)  # each one starts processes
+@example([True, False] * 4)
 @given(refusals=st.lists(st.booleans(), max_size=30))
 def test_refused_memory_loses_no_batch(place: dict[str, Any], refusals: list[bool]) -> None:
     """An error in a batch's place leaves the batch to the next request, also where a fold gives the rows."""

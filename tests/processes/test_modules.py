@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._processes import modules_of
+from tests.profiles import fewer
 
 OBJECTS: dict[str, Callable[..., object]] = {
     "json": json.dumps,
@@ -40,6 +41,7 @@ def named(value: object) -> set[str]:
     return set[str]().union(*map(named, inner))
 
 
+@fewer()
 @given(values, st.sampled_from([4, 5]), st.integers(0, 2))
 def test_all_modules_are_found(value: object, protocol: int, depth: int) -> None:
     """Each module of a pickle is found once, also in pickles that it holds as bytes, and no other one."""
