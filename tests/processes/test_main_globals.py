@@ -1,10 +1,12 @@
 """Processes that import a guarded script see its globals as the program had set them when their owner started."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes.helping import SECONDS, program
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 SCRIPT = """
 import argparse
@@ -99,26 +101,29 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--offset", type=int)
     args = parser.parse_args()
-    scale = 10
+    os.chdir(os.path.dirname(__file__))
     kind, config, names = np.dtype(np.int64), Config(7), collections.defaultdict(int, {"a": 1})
     found = names.get  # it would take the dict with it
     slots, missing = Slots(8), -0.0
     folder = Folder(os.path.abspath("folder"))  # a copy would remove it
     os.mkdir(folder.path)
+    for scale, run in (
+        (10, lambda: asyncio.run(in_a_pool())),
+        (20, in_a_stage),
+        (30, lambda: in_a_stage(computed_or_killed)),
+        (40, in_a_subprocess),
+    ):
+        print(*run(), flush=True)
+    print(os.path.exists("killed"))
 """
-RUNS = {
-    "a pool": "asyncio.run(in_a_pool())",
-    "a stage": "in_a_stage()",
-    "a stage whose process is killed": "in_a_stage(computed_or_killed)",
-    "a pipeline in a process": "in_a_subprocess()",
-}
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_a_process_has_the_globals_of_the_program(tmp_path: Path, run: str) -> None:
-    """A parsed argument, and a number that the program changes later; a process in place of a killed one, too."""
-    script = tmp_path / "script.py"
-    script.write_text(f"{SCRIPT}    print({RUNS[run]})\n")
-    command = [sys.executable, str(script), "--offset", "100"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == ("[102, 112, 122]\n", 0), done.stderr
+def test_processes_have_the_globals_of_the_program(tmp_path: Path) -> None:
+    """A parsed argument, and a number that the program changes later; a process in place of a killed one, too.
+
+    They are the processes of a pool, of a stage, of a stage whose process is killed, and of a pipeline.
+    """
+    with program(SCRIPT, tmp_path, "--offset", "100") as running:
+        output, errors = running.communicate(timeout=SECONDS)
+    found = ["102 112 122", "102 122 142", "102 132 162", "102 142 182", "True"]
+    assert (output.splitlines(), running.wait()) == (found, 0), errors

@@ -256,32 +256,50 @@ def test_the_server_is_killed() -> None:
         assert "exit code unknown" in str(orphan.death())
 
 
+# Servers and processes import this one; it has few modules, since they take the time of this test.
+HASHING = """
+import os, subprocess
+from tests.processes.beginning import begin
+
+def report(pipe, *_):
+    begin()
+    shown = subprocess.run(["printenv", "PYTHONHASHSEED"], capture_output=True, text=True, check=False)
+    pipe.send((hash("a text"), shown.stdout.rstrip(), os.getppid()))
+    pipe.poll(None)
+"""
 HASHES = """
-import importlib, os, signal
-import psutil
-from tests.processes import functions
-from tests.processes.helping import SECONDS, received, started, supervised, watched
+import importlib, os, select, signal
+import hashing
+from penstock._processes import RestartPolicy, Starting, Supervisor
+from tests.processes.beginning import SEEDS, ChildProcess
 
-def found(**options):
-    with started(functions.report_hash, **options) as child:
-        return received(child)
+def shown(child):
+    assert child.wait(60) and child.pipe.poll()
+    *found, server = child.pipe.recv()
+    print(*found)
+    return server
 
-def found_later():
-    importlib.reload(functions)
-    with supervised(functions.report_hash) as supervisor:
-        print(*received(child := supervisor.start("process", ())))
-        server = psutil.Process(child.pid).ppid()
-    with watched(server) as wait:
-        os.kill(server, signal.SIGKILL)
-        assert wait(SECONDS)
-    print(*found())
-    print(*found(start_method="spawn"))
+def show(start_method=None):
+    child = ChildProcess(hashing.report, (), name="process", start_method=start_method)
+    shown(child)
+    child.close()
+
+def show_later():
+    importlib.reload(hashing)
+    supervisor = Supervisor(hashing.report, SEEDS.child, policy=RestartPolicy(), starting=Starting())
+    server = shown(supervisor.start("process", ()))
+    supervisor.close()
+    end = os.pidfd_open(server)
+    os.kill(server, signal.SIGKILL)
+    assert select.select([end], [], [], 60)[0]
+    show()
+    show("spawn")
 
 if __name__ == "__main__":
     print(hash("a text"))
-    print(*found())
+    show()
     if not os.environ["PYTHONHASHSEED"]:
-        found_later()
+        show_later()
 """
 
 
@@ -301,6 +319,7 @@ def test_texts_have_one_hash_in_all_processes(tmp_path: Path) -> None:
 
     script = tmp_path / "script.py"
     script.write_text(HASHES)
+    (tmp_path / "hashing.py").write_text(HASHING)
     own, *found = lines_of("", str(script))
     assert found == [*lines_of("0", "-c", "print(hash('a text'), '')")] * 4
     assert not found[0].startswith(own)
