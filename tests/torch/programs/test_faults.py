@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from penstock.torch import DataLoader
-from tests.programs.forked import Ended, outcome
 from tests.programs.small_shm import run_with_small_shm
 from tests.torch.conformance.datasets import Made, Numbers
 from tests.torch.conformance.untyped import torch
@@ -41,54 +40,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-
-OWN_CLASSES = """
-import penstock as ps
-from penstock.torch import DataLoader
-
-made = []
-
-class Base:
-    def __init_subclass__(cls):
-        made.append(cls)
-
-class Batch(Base):
-    seen = 0
-
-    def __init__(self, elements):
-        self.elements = elements
-
-class Refused(Exception):
-    seen = 0
-
-class Refusing:
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        raise Refused
-
-if __name__ == "__main__":
-    method = Batch.__init__
-    for _ in DataLoader(range(6), 2, num_workers=1, collate_fn=Batch):
-        Batch.seen += 1
-    with ps.Loader(ps.range(6).map(Batch), num_workers=1, workers="processes") as loader:
-        for _ in loader:
-            Batch.seen += 1
-    batches = iter(DataLoader(Refusing(), 1, num_workers=1))
-    for _ in range(3):
-        try:
-            next(batches)
-        except Refused:
-            Refused.seen += 1
-    print(Batch.seen, Refused.seen, Batch.__init__ is method, made == [Batch])
-"""
-
-
-@pytest.mark.usefixtures("forked_programs")
-def test_classes_of_the_program_stay() -> None:
-    """A batch or exception of a class that the program defines leaves that class as it is in the program."""
-    assert outcome(OWN_CLASSES) == Ended(0, "9 3 True True\n", "")
 
 
 @pytest.mark.long

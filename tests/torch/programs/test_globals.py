@@ -1,10 +1,12 @@
-"""Workers of the drop-in DataLoader see the globals of the script as the program has set them when they start."""
+"""Workers of the drop-in DataLoader see the globals and classes of the script as the program has set them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs.forked import Ended, script_outcome
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 SCRIPT = """
 import argparse
@@ -49,7 +51,7 @@ def collated(numbers):
 
 
 def printed(dataset):
-    for rows in DataLoader(dataset, 2, num_workers=2, collate_fn=collated):
+    for rows in DataLoader(dataset, 2, num_workers=1, collate_fn=collated):
         print(type(rows) is Rows, rows.numbers.tolist())
 
 
@@ -66,24 +68,105 @@ IF
     options["more"] = 2.0
     train()
 """
+OF_EPOCHS = ["True [7.0, 27.0]", "True [7.0, 37.0]"]
 BY_NAME = "    printed(Locked())\n"
+BY_VALUE = """
+import penstock as ps
+import training
+
+made = []
 
 
-def output(script: Path, program: str) -> str:
-    """Return what a script prints with an argument."""
+class Base:
+    def __init_subclass__(cls):
+        made.append(cls)
+
+
+class Batch(Base):
+    seen = 0
+
+    def __init__(self, elements):
+        self.elements = elements
+
+
+class Refused(Exception):
+    seen = 0
+
+
+class Refusing:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise Refused
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
+
+
+class Pairs:
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return Pair(index, [index, -index])
+
+
+method = Batch.__init__
+for _ in DataLoader(range(6), 2, num_workers=1, collate_fn=Batch):
+    Batch.seen += 1
+with ps.Loader(ps.range(6).map(Batch), num_workers=1, workers="processes") as loader:
+    for _ in loader:
+        Batch.seen += 1
+batches = iter(DataLoader(Refusing(), 1, num_workers=1))
+for _ in range(3):
+    try:
+        next(batches)
+    except Refused:
+        Refused.seen += 1
+print(Batch.seen, Refused.seen, Batch.__init__ is method, made == [Batch])
+print([type(batch) is Pair and batch.one.tolist() for batch in DataLoader(Pairs(), 3, num_workers=1)])
+"""
+TRAINING = """
+from penstock.torch import DataLoader
+
+
+class Numbers:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+print([batch.tolist() for batch in DataLoader(Numbers(), 2, num_workers=1)])
+"""
+
+
+def ended(script: Path, program: str) -> Ended:
+    """Run a script with an argument to its end."""
     script.write_text(program)
-    command = [sys.executable, str(script), "--offset", "5"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-@pytest.mark.parametrize("condition", ['if __name__ == "__main__":', "if True:"])
-def test_workers_have_the_globals_of_the_program(tmp_path: Path, condition: str) -> None:
-    """Arguments that a guarded statement parses, an equal number of another type, and one for each epoch."""
-    found = output(tmp_path / "script.py", SCRIPT.replace("IF", condition))
-    assert found.splitlines() == ["True [7.0, 27.0]", "True [7.0, 37.0]"]
+    return script_outcome(script, "--offset", "5")
 
 
 def test_a_guarded_script_keeps_one_class_of_each_name(tmp_path: Path) -> None:
-    """Workers import it, with what can't be pickled; items can pickle its objects, and compare their classes."""
-    found = output(tmp_path / "script.py", SCRIPT.replace("IF", 'if __name__ == "__main__":') + BY_NAME)
-    assert found.splitlines()[2:] == ["True [31, 31]"]
+    """Arguments that a guarded statement parses, an equal number of another type, and one for each epoch.
+
+    Workers import the script, with what can't be pickled; items can pickle its objects, and compare their classes.
+    """
+    found = ended(tmp_path / "script.py", SCRIPT.replace("IF", 'if __name__ == "__main__":') + BY_NAME)
+    assert (found.returncode, found.stdout.splitlines()) == (0, [*OF_EPOCHS, "True [31, 31]"]), found.stderr
+
+
+def test_an_unguarded_script_runs_once(tmp_path: Path) -> None:
+    """It has the same globals; classes whose copies workers make stay as they are in the program.
+
+    A module that is being imported loads with workers of torch: these are forks of the program, so they import nothing.
+    """
+    (tmp_path / "training.py").write_text(TRAINING)
+    found = ended(tmp_path / "script.py", SCRIPT.replace("IF", "if True:") + BY_VALUE)
+    lines = [*OF_EPOCHS, "[[0, 1], [2, 3]]", "9 3 True True", "[[0, 1, 2]]"]
+    assert (found.returncode, found.stdout.splitlines()) == (0, lines), found.stderr
+    assert "the module training starts processes while it is imported" in found.stderr

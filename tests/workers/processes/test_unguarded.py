@@ -1,21 +1,19 @@
-"""Scripts without `if __name__ == "__main__":` load with worker processes, and run once."""
+"""Scripts without `if __name__ == "__main__":` load with worker processes, and run once.
+
+`test_processes.py` has a program that Python itself reads from a pipe, `torch/programs/test_globals.py` one of torch's.
+"""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import penstock as ps
-from tests.programs.forked import started_script
+from tests.programs.forked import outcome, script_outcome
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the fork server is Linux's"),
     pytest.mark.usefixtures("forked_programs"),
 ]
-SECONDS = 120.0  # of a busy machine, where torch is imported
-SOURCES = str(Path(ps.__file__).parents[1])
 
 DEFINITIONS = """
 import collections, os, signal, sys
@@ -89,59 +87,20 @@ number 77
 True True
 [0, 3, 6, 9]
 True True"""
-MODULE_OF_TORCH = """
-from penstock.torch import DataLoader
-
-class Numbers:
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return index
-
-print([batch.tolist() for batch in DataLoader(Numbers(), 2, num_workers=1)])
-"""
-OF_TORCH = """
-sys.path.insert(0, sys.argv[1])
-import training
-import torch
-from penstock.torch import DataLoader
-
-class Squares(torch.utils.data.Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, index):
-        return torch.tensor(index * index)
-
-class Points:
-    def __len__(self):
-        return 9
-
-    def __getitem__(self, index):
-        return Point(index, [index, -index])
-
-print([batch.tolist() for batch in DataLoader(Squares(), batch_size=3, num_workers=1)])
-print([type(batch) is Point and batch.x.tolist() for batch in DataLoader(Points(), 3, num_workers=1)])
-"""
 
 
 def run(script: Path | None, text: str, *arguments: str) -> tuple[int, str, str]:
-    """Run a program from a file or through a pipe; return its exit code, output and errors."""
-    if script is not None:
+    """Run a program from a file, or as from a pipe; return its exit code, output and errors."""
+    if script is None:
+        ended = outcome(f"""
+            import sys
+            __file__ = "<stdin>"
+            sys.argv, sys.path[0] = ["-", *{arguments!r}], ""
+            exec(compile({text!r}, __file__, "exec"))
+        """)
+    else:
         script.write_text(text)
-        with started_script(script, *arguments) as program:
-            printed, complaint = program.communicate(timeout=SECONDS)
-            return program.wait(), printed.strip(), complaint.strip()
-    ended = subprocess.run(
-        [sys.executable, "-", *arguments],
-        env={**os.environ, "PYTHONPATH": SOURCES},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+        ended = script_outcome(script, *arguments)
     return ended.returncode, ended.stdout.strip(), ended.stderr.strip()
 
 
@@ -152,18 +111,6 @@ def test_an_unguarded_script_runs_once(tmp_path: Path, *, by_pipe: bool) -> None
     code, printed, complaint = run(script, DEFINITIONS + UNGUARDED, str(tmp_path / "died"))
     assert (code, printed) == (0, UNGUARDED_PRINTS)
     assert not [line for line in complaint.splitlines() if "another process replaces" not in line]
-
-
-def test_an_unguarded_script_for_torch_runs_once(tmp_path: Path) -> None:
-    """The same holds for classes of torch's loader.
-
-    A module that is being imported loads with workers of torch: these are forks of the program, so they import nothing.
-    """
-    (tmp_path / "training.py").write_text(MODULE_OF_TORCH)
-    code, printed, complaint = run(tmp_path / "script.py", DEFINITIONS + OF_TORCH, str(tmp_path))
-    of_squares, of_points = "[[0, 1, 4], [9, 16, 25]]", "[[0, 1, 2], [3, 4, 5], [6, 7, 8]]"
-    assert (code, printed.splitlines()) == (0, ["top", "[[0, 1], [2, 3]]", of_squares, of_points])
-    assert "the module training starts processes while it is imported" in complaint
 
 
 def test_where_the_script_would_run_again_one_error_says_so_first(tmp_path: Path) -> None:
