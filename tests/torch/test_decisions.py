@@ -98,7 +98,7 @@ def test_the_drop_in_loses_nothing(dataset: Any, seed: int, given: dict[str, Any
 )
 def test_tensors_are_those_of_the_definition(name: str, place: str, seed: int) -> None:
     """Batches that are placed ahead come in order, each once."""
-    dataset = DATASETS[name](600)
+    dataset = DATASETS[name](240)
     with random_decisions(seed), Loader(dataset, ahead=2, **PLACES[place]) as loader:
         for epoch in range(2):
             found: Any = [{key: value.numpy() for key, value in batch.items()} for batch in loader]

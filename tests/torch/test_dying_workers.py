@@ -66,7 +66,7 @@ def collated_with_draws(batch: Any) -> Any:
     return batch, random.random(), float(np.random.rand()), torch.rand(2)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.8])
+@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.long), 0.8])  # more batches than not raise
 def test_whole_batches_draw_the_same_in_any_worker(share: float) -> None:
     """So do collate functions, and a batch that raises by what it draws does so in any worker."""
     found: list[Any] = []
@@ -153,7 +153,7 @@ def large_and_deadly(index: int) -> Any:
         (deadly, None, {"collate_fn": list}),
         (deadly, 3, {"collate_fn": list}),
         (large_and_deadly, 2, {"collate_fn": list}),
-        (large_and_deadly, 3, {"collate_fn": list}),
+        pytest.param(large_and_deadly, 3, {"collate_fn": list}, marks=pytest.mark.long),  # other decisions
     ],
 )
 def test_an_item_that_crashes_workers_is_named(make: Any, seed: int | None, given: dict[str, Any]) -> None:

@@ -73,7 +73,13 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Others have the same streams in batches, whole streams of two workers, and collate functions.
+LONG = {"its own iterator, single", "repeated", "own"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in PROGRAMS]
+)
 def test_programs(name: str) -> None:
     """The program comes to what it comes to with torch's loader; its workers draw the same numbers, too."""
     results: list[object] = []

@@ -293,7 +293,7 @@ def test_one_worker_makes_a_batch_of_cheap_rows(place: dict[str, Any], set_const
     """Once it is known that its rows take little time; other workers make other batches, and the consumer none."""
     set_constant("COLLATE_WHOLE_SECONDS", 1e9)
     set_constant("COLLATE_JOB_SECONDS", 0.0)
-    rows = ps.range(4_000, seed=3).window_shuffle(9).map(functions.row)
+    rows = ps.range(2_400, seed=3).window_shuffle(9).map(functions.row)
     expected = digests(rows.batch(16))
     found: list[Any] = []
     makers: list[set[int]] = []

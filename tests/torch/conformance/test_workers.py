@@ -127,7 +127,22 @@ PROGRAMS: dict[str, Callable[[Loader], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Others have the same persistent workers, fewer rows, empty batches, errors, and draws at other times.
+LONG = {
+    "left early, persistent",
+    "a subset that is not as many",
+    "no more at once",
+    "an empty batch, collated",
+    "drawing, single",
+    "drawing less",
+    "drawing more",
+    "errors",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in PROGRAMS]
+)
 def test_programs(name: str) -> None:
     """The program comes to what it comes to with torch's loader, the order and torch's generator included."""
     results: list[object] = []

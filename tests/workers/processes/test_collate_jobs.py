@@ -98,6 +98,7 @@ MAKES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("at_once", [None, 1], ids=["in a block", "apart"])
 @pytest.mark.parametrize("steps", list(MAKES))
 def test_a_crash_leaves_the_batch_unchanged(steps: str, at_once: int | None, tmp_path: Path) -> None:
@@ -121,10 +122,10 @@ def test_filtered_elements_are_counted_once(place: dict[str, Any]) -> None:
 
 def test_the_consumer_computes_failing_batches_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Of several small batches in a job, the consumer computes only the one that fails."""
-    dataset = ps.range(8_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
+    dataset = ps.range(4_000).filter(functions.is_any).batch(2).map(functions.fails_in_workers)
     with ps.Loader(dataset, **PLACES["processes"]) as loader:
         batches = list(loader)
-    assert [int(number) for batch in batches for number in batch["batch"]] == [*range(8_000)]
+    assert [int(number) for batch in batches for number in batch["batch"]] == [*range(4_000)]
     assert [batch["batch"][0] for batch in batches if batch["by"] == os.getpid()] == [functions.LATE]
     warned = [record.message for record in caplog.records if "did not raise when" in record.message]
     assert len(warned) == 1

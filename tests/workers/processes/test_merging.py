@@ -52,7 +52,7 @@ def test_elements_in_order_arrive_as_they_were() -> None:
 @pytest.mark.parametrize("kind", functions.DOCUMENTS)
 def test_joined_documents_are_packed_as_single_ones(kind: str) -> None:
     """Sequences are those of the definition, also where a predicate writes to documents, and with leaves of meta=."""
-    documents = ps.range(1_000).map(partial(functions.document_of, kind))
+    documents = ps.range(400).map(partial(functions.document_of, kind))
     with processes(ps.range(1)) as owner:
         for each in (documents, documents.filter(functions.triples)):
             dataset = each.pack(16, meta=("id", "tags") if kind == "dicts" else ())
@@ -122,7 +122,7 @@ def test_batches_of_threads_are_as_functions_returned_them(*, copy: bool) -> Non
             assert all(len(memoryview(base)) <= 200 for base in bases)
 
 
-@pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.parametrize("size", [1, pytest.param(7, marks=pytest.mark.long), 60])  # less and more than a part
 def test_functions_keep_batches_that_a_block_has_read(size: int) -> None:
     """A block reads its batches in parts of a megabyte, each into memory of its own."""
     rows = np.arange(600, dtype=np.uint16)[:, np.newaxis] + np.zeros(10_000, np.uint16)
@@ -242,9 +242,10 @@ def test_batches_that_do_not_fit_get_more_room(set_constant: SetConstant) -> Non
     set_constant("_ROOM_BYTES", 4096)
     rows = ps.range(40).map(functions.large_row)
     for dataset in (rows, rows.filter(np.any).batch(4).map(functions.halved)):
+        expected = digests(dataset)
         with processes(dataset) as loader:
             for _ in range(2):
-                assert digests(loader) == digests(dataset)
+                assert digests(loader) == expected
 
 
 def test_memory_that_was_too_small_is_larger_for_later_batches(set_constant: SetConstant) -> None:
@@ -304,7 +305,7 @@ def sums(rows: list[Any]) -> Any:
     return np.stack(rows) * 2
 
 
-@pytest.mark.parametrize("prefetch", [1, 2])
+@pytest.mark.parametrize("prefetch", [1, pytest.param(2, marks=pytest.mark.long)])  # 1 has the least memory
 def test_a_late_batch_gets_memory_while_all_others_are_kept(prefetch: int) -> None:
     """The consumer keeps the memory of every merged batch, so the next job leases more."""
     dataset = ps.stream(late_rows).batch(1, merge=sums)

@@ -27,7 +27,7 @@ def processes(dataset: ps.Dataset, num_workers: int = 2, **options: Any) -> ps.L
 
 def test_repeated_kills_lose_no_batch() -> None:
     """However often a process is killed, no batch is lost, repeated or changed; other processes replace it."""
-    dataset = ps.range(800, seed=1).shuffle().map(functions.slow).batch(8)
+    dataset = ps.range(480, seed=1).shuffle().map(functions.slow).batch(8)
     with ps.Loader(dataset) as inline, processes(dataset) as loader:
         for number, (batch, expected) in enumerate(zip(loader, inline, strict=True)):
             assert digest(batch) == digest(expected)

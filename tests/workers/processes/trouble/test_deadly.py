@@ -67,7 +67,7 @@ class Deadly:
         return [functions.kills_itself(key) for key in keys.tolist()]
 
 
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.long), 8])  # 8 has the block and the row
 def test_a_record_that_crashes_while_others_are_computed_is_named(batch_size: int) -> None:
     """Processes request records of blocks ahead; a crash there is not taken for one of the block before."""
     step, row = divmod(DEADLY, batch_size)
@@ -164,6 +164,10 @@ REPLACED: dict[str, tuple[Callable[[], ps.Dataset], set[int]]] = {
         lambda: ps.range(80).map(Connected()).map(partial(functions.kills_or_tells, deadly=TWO), **LOAD).batch(8),
         TWO,
     ),
+    "one of the arrays": (
+        lambda: ps.range(80).map(Connected()).map(functions.kills_or_tells, **LOAD).batch(8),
+        {DEADLY},
+    ),
     "a custom merge": (lambda: ps.range(80).map(functions.kills_or_tells, **LOAD).batch(8, merge=list), {DEADLY}),
     "a step below it": (
         lambda: ps.range(80).map(functions.kills_or_tells).map(functions.same, **LOAD).batch(8),
@@ -174,7 +178,10 @@ REPLACED: dict[str, tuple[Callable[[], ps.Dataset], set[int]]] = {
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [*(place_of("processes", name) for name in REPLACED), place_of("isolated threads", "arrays")],
+    [
+        *(place_of("processes", name) for name in ("arrays", "a custom merge", "a step below it")),
+        place_of("isolated threads", "one of the arrays"),
+    ],
 )
 def test_a_crashing_row_follows_on_error(name: str, place: dict[str, Any]) -> None:
     """A row that crashes processes is replaced like one whose function raises, if a step allows it."""
