@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 import penstock as ps
 from tests.dataset.functions import keep
 from tests.equivalence.definition import epoch_of, outcomes
-from tests.places import in_places
+from tests.places import LINUX, PLACES, in_places, place_of
 
 BAD = 13
-WITH_PROCESSES = in_places("inline", "threads", "processes")
 
 
 def array(number: int) -> NDArray[np.int64]:
@@ -65,8 +64,17 @@ MAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@WITH_PROCESSES
-@pytest.mark.parametrize("steps", list(MAKES))
+LONG = {"substitute", "raise", "elements", "skip in order", "batches"}  # processes do with them what threads do
+
+
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        *(place_of(place, steps) for steps in MAKES for place in ("inline", "threads")),
+        *(place_of("processes", steps) for steps in MAKES if steps not in LONG),
+        *(pytest.param(steps, PLACES["processes"], marks=[LINUX, pytest.mark.long]) for steps in sorted(LONG)),
+    ],
+)
 def test_each_element_is_written_to_once(steps: str, place: dict[str, Any]) -> None:
     """Batches and errors are the definition's, which calls the function once for each element."""
     dataset = MAKES[steps](ps.range(40).map(array))

@@ -180,7 +180,9 @@ def drawn(when: str, method: str, places: str, folder: Path, text: str = PROGRAM
     for each in folders:
         each.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        runs: list[Any] = [stack.enter_context(program(text, each, when, method, places, str(each))) for each in folders]
+        runs: list[Any] = [
+            stack.enter_context(program(text, each, when, method, places, str(each))) for each in folders
+        ]
         printed = [each.communicate(timeout=SECONDS) for each in runs]
     assert [each.returncode for each in runs] == [0, 0], printed
     return [json.loads(output) for output, _ in printed]

@@ -172,7 +172,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("closed", ["1", "012"])
+@pytest.mark.parametrize("closed", [pytest.param("1", marks=pytest.mark.long), "012"])  # the other has this one, too
 def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None:
     """Where streams of the program are closed, and other files have their numbers, processes have none either."""
     with program(BEGINNING + CLOSED, tmp_path, str(tmp_path / "found"), closed) as running:

@@ -8,13 +8,14 @@ import pytest
 from torch.utils.data import RandomSampler
 
 from penstock.torch import DataLoader
+from tests.profiles import IS_LONG
 from tests.ticks import KINDS, Tick, Ticks, chained
 from tests.ticks import ticking as ticking
 from tests.torch.conformance.datasets import Made, Streamed
 from tests.torch.conformance.untyped import torch
 from tests.torch.test_state import own
 
-SIGNALS = 30
+SIGNALS = 30 if IS_LONG else 12
 ROWS = 120
 FAILING = 31
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from tests.equivalence.definition import digests
-from tests.places import PLACES, in_places
+from tests.places import LINUX, PLACES, in_places, place_of
 from tests.workers.processes import functions
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory of processes is Linux's")
@@ -80,7 +80,14 @@ def test_batches_that_fail_may_be_left_out(place: dict[str, Any]) -> None:
     assert batches == [[*range(first, first + 8)] for first in FIRSTS if first != 32]
 
 
-@in_places("processes", "isolated", "isolated threads")
+@pytest.mark.parametrize(
+    "place",
+    [
+        place_of("processes"),
+        place_of("isolated threads"),
+        pytest.param(PLACES["isolated"], marks=[LINUX, pytest.mark.long]),  # the process is lost in the same way
+    ],
+)
 def test_a_crashing_batch_can_be_left_out(place: dict[str, Any]) -> None:
     """The crash counts as an error of the outermost step with on_error="skip"."""
     dataset = BATCHES.map(functions.batch_kills, on_error="skip")
