@@ -89,10 +89,7 @@ class Objects(Numbers):
 
 
 def test_workers_do_not_grow() -> None:
-    """Going through a dataset of Python objects touches each one's count; nothing is copied by that: none is shared.
-
-    Torch's workers are forks, which share the objects, and copy page after page as they come to them.
-    """
+    """A worker has its own copy of a dataset of Python objects from its first epoch on; further epochs take no more."""
     loader = DataLoader(Objects(80_000), batch_size=1000, num_workers=1, persistent_workers=True)
     sizes: list[int] = []
     for _ in range(3):
