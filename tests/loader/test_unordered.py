@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -18,7 +18,7 @@ from tests.loader.gates import Gate
 from tests.loader.isolated.parts import Door
 from tests.loader.sent_functions import fails_at_four
 from tests.places import LINUX, in_places
-from tests.profiles import in_short
+from tests.profiles import IS_LONG, in_short
 from tests.workers.processes.functions import kills_itself, slow
 from tests.workers.processes.killing import kill_a_worker
 
@@ -77,7 +77,8 @@ def test_no_batch_is_lost_or_repeated(dataset: ps.Dataset, workers: int, stops: 
         pytest.param({"isolated": True, "workers": "processes"}, id="isolated processes", marks=pytest.mark.long),
     ],
 )
-@settings(max_examples=EXAMPLES // 15)
+@settings(max_examples=EXAMPLES // 15 if IS_LONG else 1)
+@example(dataset=ps.range(60).map(slow).batch(2), kills={2, 5})  # a drawn dataset may have no batch
 @given(dataset=batched() | indexable(), kills=st.sets(st.integers(0, 8), min_size=1, max_size=2))
 def test_killed_processes_lose_no_batch(dataset: ps.Dataset, kills: set[int], place: dict[str, Any]) -> None:
     """Every epoch has the definition's batches, whichever processes are killed."""
