@@ -142,13 +142,13 @@ def test_keeping_all_batches_is_safe() -> None:
 def test_few_of_many_kept_batches_take_a_descriptor(
     module: str, place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 60 large elements that are kept, those after the first ones are copies, which need none."""
+    """Of 100 large elements that are kept, those after the first ones are copies, which need none."""
     monkeypatch.setattr(f"{module}.MAX_KEPT", 4)
-    with ps.Loader(ps.range(60).map(larger), **place) as loader:
+    with ps.Loader(ps.range(100).map(larger), **place) as loader:
         before = len(os.listdir("/proc/self/fd"))
         kept = list(loader)
         assert len(os.listdir("/proc/self/fd")) - before < 40
-    assert [(number[0], number[-1]) for number in kept] == [(number, number) for number in range(60)]
+    assert [(number[0], number[-1]) for number in kept] == [(number, number) for number in range(100)]
 
 
 @pytest.mark.parametrize(
