@@ -108,6 +108,7 @@ def test_no_batch_is_lost(name: str, kind: type[BaseException], ticking: Ticking
     assert caught == ticks.raised
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("make", [loader_of, lambda: streams_of(row)], ids=["rows", "streams"])
 def test_a_state_counts_delivered_batches(make: Callable[[], DataLoader[Any]], ticking: Ticking) -> None:
     """After a handler's exception the state is that after the batches before it."""
