@@ -25,7 +25,7 @@ def claims_in(output: str) -> dict[str, bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # `scripts/wheel --try`, which CI runs, holds all claims of a longer run
+@pytest.mark.long  # `scripts/wheel --try`, which CI runs, requires all claims of a longer run
 def test_the_demo_makes_its_claims_true(tmp_path: Path) -> None:
     """Killed and resumed, the run equals the other.
 

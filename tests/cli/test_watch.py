@@ -250,7 +250,7 @@ def test_a_wait_that_lasts_is_shown_and_a_fork_has_no_page() -> None:
 
 
 def test_threads_that_hold_the_interpreters_lock_are_seen_from_outside() -> None:
-    """The page has the time for which threads wait for the lock, so the view and its advice have it, too."""
+    """The page has the time for which threads wait for the lock, so the view has it, too."""
 
     def hold(number: int) -> int:
         ends = time.thread_time() + 0.02

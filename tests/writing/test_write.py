@@ -276,7 +276,10 @@ def is_killed_at(folder: Path, point: int) -> bool:
 
 @pytest.mark.longer
 def test_a_call_killed_before_any_operation_is_continued(tmp_path: Path) -> None:
-    """At each of at least thirty points it leaves whole shards only, and the next call writes the others alone."""
+    """At each of at least thirty points it leaves whole shards only, and the next call writes the others alone.
+
+    The short profile tries every third point.
+    """
     ps.write(numbers(40), tmp_path / "whole", "tar", shard_bytes=12_000, num_workers=0)
     expected, point = digests(tmp_path / "whole"), 1
     while is_killed_at(folder := tmp_path / f"{point}", point):
