@@ -1,18 +1,23 @@
 """A cache on disk and the index of a filter never have the elements of another dataset."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import penstock as ps
+from penstock.batching import Pad
 from penstock.errors import GraphError
+from penstock.sampling import FixedOrder
 from tests.dataset.functions import is_odd
 
 h5py: Any = pytest.importorskip("h5py")
@@ -234,3 +239,60 @@ def test_an_index_of_a_file_that_was_written_again_is_replaced(tmp_path: Path) -
     np.save(tmp_path / "a.npy", np.arange(1, 5))
     with pytest.warns(UserWarning, match="another source"):
         assert list(ps.read(tmp_path / "a.npy").filter(is_odd, index=tmp_path / "a.index")) == [1, 3]
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """A sampler of a user's: the order in which it lists the elements."""
+
+    keys: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the epoch and the element listed for the position."""
+        return epoch, int(self.keys[position])
+
+
+def test_an_order_of_the_users_counts_as_a_whole(tmp_path: Path) -> None:
+    """A cache and an index are those of a sampler that differs at two of a thousand positions."""
+    order = np.arange(1000)
+    changed_order = order.copy()
+    changed_order[[5, 6]] = order[[6, 5]]
+    for number, keys in enumerate((order, changed_order)):
+        dataset = ps.range(1000).reindex(FixedOrder(Listed(keys)))
+        assert list(dataset.cache(tmp_path / "cache")[4:8]) == list(dataset[4:8])
+        assert list(dataset.cache(tmp_path / "cache", version="1")[4:8]) == list(dataset[4:8])
+        with pytest.warns(UserWarning, match="another") if number else contextlib.nullcontext():
+            indexed = dataset.filter(is_odd, index=tmp_path / "a.index")
+        assert list(indexed[:4]) == list(filter(is_odd, dataset[:8]))
+
+
+EPISODES = [np.full(length, length) for length in (1, 4, 2, 3)]
+LENGTHS = [1, 4, 2, 3]
+ARGUMENTS: dict[str, Callable[[ps.Dataset[Any], int], ps.Dataset[Any]]] = {
+    "windows": lambda dataset, number: dataset.map(in_dict).windows(2, lengths=LENGTHS, mask=f"m{number}"),
+    "padded_batch": lambda dataset, number: dataset.padded_batch(2, fill=number),
+    "pack": lambda dataset, number: dataset.pack(5, lengths=LENGTHS, fill=number),
+    "bucket": lambda dataset, number: dataset.bucket(len, [2, 4], rows=2, lengths=LENGTHS, pad=Pad(fill=number)),
+    "full buckets": lambda dataset, number: dataset.bucket(
+        len, [3, 4], rows=2, lengths=LENGTHS, remainder="drop", pad=Pad(fill=number)
+    ),
+}
+
+
+def in_dict(frames: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return an episode as a dict."""
+    return {"frames": frames}
+
+
+@pytest.mark.parametrize("version", [None, "1"])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_verbs_are_distinguished(tmp_path: Path, name: str, version: str | None) -> None:
+    """A cache has other elements where a verb below has another fill or mask, also with a version."""
+    for number in (1, 2):
+        dataset = ARGUMENTS[name](ps.read(EPISODES), number)
+        kept = dataset.cache(tmp_path / "cache", version=version)
+        assert list(map(shown, kept)) == list(map(shown, dataset))
+    assert len(list((tmp_path / "cache").iterdir())) == 2

@@ -54,6 +54,7 @@ from penstock._graph import (
     Node,
     Substitute,
     all_details,
+    argument_texts,
     chain_text,
     evaluate_block,
     fingerprint,
@@ -180,7 +181,7 @@ def _identity(step: Filter) -> Fingerprint:
     """Return the identity of the bits: the dataset's fingerprint, with the identities of its sources and functions."""
     below, details = fingerprint(step.parent), all_details(step.parent)
     sources = source_identities(step.parent, "filter(index=…)", "leave index= out")
-    functions = [*function_identities(step), *details["source"], *details["order"]]
+    functions = [*function_identities(step), *details["source"], *details["order"], *argument_texts(step.parent)]
     return Fingerprint(_short([below.source, *sources]), below.order, _short(functions), "", {})
 
 

@@ -14,6 +14,7 @@ from penstock._graph._describe import tree_text as tree_text
 from penstock._graph._describe import verb_text as verb_text
 from penstock._graph._fingerprint import Fingerprint as Fingerprint
 from penstock._graph._fingerprint import all_details as all_details
+from penstock._graph._fingerprint import argument_texts as argument_texts
 from penstock._graph._fingerprint import cache_identity as cache_identity
 from penstock._graph._fingerprint import fingerprint as fingerprint
 from penstock._graph._fingerprint import function_identities as function_identities

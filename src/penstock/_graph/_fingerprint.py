@@ -267,7 +267,18 @@ def _sampler_text(sampler: ScalarSampler) -> str:
     own = getattr(sampler, "fingerprint", None)
     if callable(own):
         return str(own())
-    return repr(sampler) if type(sampler).__module__.startswith("penstock.") else _probed_text(sampler)
+    return repr(sampler) if _is_own(sampler) else _probed_text(sampler)
+
+
+def _innermost(sampler: ScalarSampler) -> ScalarSampler:
+    """Return the sampler that others wrap."""
+    while isinstance(sampler, CheckedSampler | FixedOrder):
+        sampler = sampler.sampler
+    return sampler
+
+
+def _is_own(sampler: ScalarSampler) -> bool:
+    return type(sampler).__module__.startswith("penstock.")
 
 
 def _probed_text(sampler: ScalarSampler) -> str:
@@ -358,8 +369,8 @@ def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
     else:
         codes = [code_identity(function) for step in walk(node) for function in functions_of(step)]
     remedy = None if version is not None else 'pass version="1" and change that with the source'
-    sources = source_identities(node, "a cache on disk", remedy) if on_disk else []
-    for text in (parts.source, parts.order, *codes, *details["source"], *details["order"], *sources):
+    more = [*argument_texts(node), *source_identities(node, "a cache on disk", remedy)] if on_disk else []
+    for text in (parts.source, parts.order, *codes, *details["source"], *details["order"], *more):
         hasher.update(f"{len(text)}:{text}".encode())
     return hasher.hexdigest()
 
@@ -378,6 +389,21 @@ def _step_names(node: Node) -> list[str]:
 def function_identities(node: Node) -> list[str]:
     """Return the identity of each function below and at a node, in the key of a cache on disk."""
     return [key_identity(function).digest for step in walk(node) for function in functions_of(step)]
+
+
+def argument_texts(node: Node) -> list[str]:
+    """Return texts of what else decides a node's elements, in the key of a cache on disk: arguments and samplers.
+
+    A sampler of the user's counts as a whole, since the fingerprint has a few of its results.
+    """
+    texts: list[str] = []
+    for step in walk(node):
+        if isinstance(step, Split | Gather):
+            texts.append(step.value.key_text)
+        elif isinstance(step, Reindex):
+            sampler = _innermost(step.sampler)
+            texts.append("" if _is_own(sampler) else f"sampler {key_identity(sampler).digest}")
+    return [text for text in texts if text]
 
 
 def source_identities(node: Node, owner: str, remedy: str | None) -> list[str]:

@@ -30,7 +30,7 @@ from penstock._graph._nodes import (
     Split,
     Stream,
 )
-from penstock.batching import Grouping, Pad, Stack, fast_stack
+from penstock.batching import BucketedBatches, Grouping, Pad, PadToBucket, Stack, fast_stack
 from penstock.errors import GraphError, InternalError
 
 
@@ -61,6 +61,16 @@ class Batch(GatherFacts):
     @property
     def functions(self) -> Sequence[tuple[str, Callable[..., Any]]]:
         return (("merge", self.merge),)
+
+    @property
+    def key_text(self) -> str:
+        match self.merge:
+            case Pad():
+                return repr(self.merge)
+            case PadToBucket(bucketing=bucketing):
+                return repr(bucketing.merge)
+            case _:
+                return ""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -109,6 +119,10 @@ class Planned(GatherFacts):
     @property
     def order_text(self) -> str:
         return f"group {self.grouping.fingerprint()}"
+
+    @property
+    def key_text(self) -> str:
+        return repr(self.grouping.bucketing.merge) if isinstance(self.grouping, BucketedBatches) else ""
 
     @property
     def is_planned(self) -> bool:

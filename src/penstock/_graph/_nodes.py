@@ -153,6 +153,11 @@ class StepFacts(ABC):
         return ()
 
     @property
+    def key_text(self) -> str:
+        """The arguments that decide the elements and are in no fingerprint, for the key of a cache on disk."""
+        return ""
+
+    @property
     def positions_remedy(self) -> str:
         """A sentence for errors: a form of the verb whose elements have positions; empty if there is none."""
         return ""

@@ -46,6 +46,10 @@ class Windows(Splitting):
         return f"windows {table.length} {table.stride} {table.partial} {array_text(table.lengths)}"
 
     @property
+    def key_text(self) -> str:
+        return "" if self.mask is None else f"mask {self.mask!r}"
+
+    @property
     def is_by_position(self) -> bool:
         return True
 

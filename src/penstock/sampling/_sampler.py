@@ -26,8 +26,9 @@ class ScalarSampler(Protocol):
     """The methods of a user's own order: a length, and a pure function of epoch and position.
 
     It is called in any order, any number of times, from any thread and process, and must always return the same result.
-    Worker processes require that it can be pickled; a frozen dataclass is the usual form. Its fields then identify the
-    order when a run is resumed.
+    Worker processes require that it can be pickled; a frozen dataclass is the usual form. When a run is resumed, the
+    order counts by the result of its method `fingerprint()`, a str; or, if it has none, by the sampler's results at up
+    to 64 positions of two epochs.
 
     Example:
         >>> from dataclasses import dataclass
