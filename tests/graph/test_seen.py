@@ -40,6 +40,8 @@ def test_the_future_does_not_count() -> None:
     for other in (OTHER_FUTURE, mix({0: (0, 1, 1, 0), 8: (1, 1, 1, 2)}, "dabc"), mix({0: (1, 1, 0)})):
         assert accepts(mix(CHANGING), other)
         assert accepts(mix(CHANGING).map(str).cache().batch(4, merge=list), other.map(str).batch(4, merge=list), 2)
+        assert accepts(mix(CHANGING).batch(4, merge=list).cache(), other.batch(4, merge=list).cache(), 2)
+    assert not accepts(mix(CHANGING).batch(4, merge=list).cache(), OTHER_FUTURE.batch(4, merge=list).cache(), 3)
     for steps in (9, len(list(mix(CHANGING))) + 8):
         assert accepts(mix(CHANGING), mix(CHANGING), steps)
         assert not accepts(mix(CHANGING), OTHER_FUTURE, steps)

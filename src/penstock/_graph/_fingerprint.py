@@ -119,8 +119,8 @@ def fingerprint(node: Node, epoch: int | None = None, position: int | None = Non
     Args:
         node: the dataset.
         epoch: the epoch of a state; after the first epoch all of a mixture counts.
-        position: the number of elements of the epoch that were seen, counted below the outermost batch; None counts all
-            of a mixture.
+        position: the number of elements of the epoch that were seen, counted below the batch that a loader recuts, if
+            there is one; None counts all of a mixture.
     """
     texts = _texts(node, None if epoch or position is None else _seen(node, position), {}, _own_batch(node))
     details = {kind: _digest(parts) for kind, parts in texts.details.items() if parts}
@@ -180,14 +180,13 @@ def _texts(node: Node, seen: _Seen | None, known: _Known, own_batch: Gather[Batc
 
 def _seen(node: Node, position: int) -> _Seen | None:
     """Return the elements seen of a mixture, or None if a step above it may change their number."""
-    batches = 0
+    own_batch = _own_batch(node)
     while not isinstance(node, Combine):
         match node:
             case Map(on_error=on_error) if on_error != "skip":
                 pass
             case Gather(value=Batch(size=size)):
-                position *= size if batches else 1
-                batches += 1
+                position *= 1 if node is own_batch else size
             case Cache():
                 pass
             case _:
