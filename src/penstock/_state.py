@@ -81,6 +81,11 @@ class LoaderState:
     ahead: tuple[tuple[int, int], ...] | None = None
     """Spans of later steps, counted from `step`, that this rank delivered; None if all ranks have the same state."""
 
+    @property
+    def seen(self) -> int:
+        """The position in the epoch behind all elements that were delivered."""
+        return seen_position(self.position, self.segments[-1].batch, self.ahead)
+
     def to_json(self) -> State:
         """Return the state as fresh plain values."""
         has_more = self.ahead is not None or self.rank_segments is not None
@@ -105,6 +110,11 @@ class LoaderState:
         if self.rank_segments is not None:
             state["legs"] = _lists(self.rank_segments)
         return state
+
+
+def seen_position(position: int, batch: int, ahead: tuple[tuple[int, int], ...] | None) -> int:
+    """Return the position behind the last of the steps that were delivered ahead of the step at a position."""
+    return position + batch * ahead[-1][1] if ahead else position
 
 
 def own_state(states: Sequence[LoaderState], rank: int, ranks: int) -> LoaderState:

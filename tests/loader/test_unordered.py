@@ -144,6 +144,26 @@ def test_states_of_the_last_steps_are_known() -> None:
                 loader.state_dict(step=count)
 
 
+def test_batches_that_came_early_count_as_seen() -> None:
+    """The schedule of a mixture may change behind all delivered batches, and not before one of them."""
+    gate = Gate(0)
+
+    def mix(*changes: int) -> "ps.Dataset[Any]":
+        schedule = {0: [1, 1], **{change: [1, 0] for change in changes}}
+        return ps.mix([ps.range(200), ps.range(200, 400)], schedule).map(gate).batch(2)
+
+    with loader_of(mix(), num_workers=2) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        gate.open()
+    end = 2 * state["ahead"][-1][1]
+    ps.Loader(mix(end)).load_state_dict(state)
+    with pytest.raises(StateError, match="another order"):
+        ps.Loader(mix(end - 1)).load_state_dict(state)
+
+
 def test_ranks_differ_until_an_epochs_end() -> None:
     """A rank that resumes in order keeps `ahead` in its state until the epoch ends: other ranks may be elsewhere."""
     gate = Gate(0)

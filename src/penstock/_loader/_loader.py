@@ -348,7 +348,7 @@ class Loader(NotesErrors, Generic[T_co]):
         """
         point = self._progress.resume_point(None if step is None else need_count("step", step))
         shard = self._plan.shard
-        own = self._fingerprint_at(point.epoch, point.position)
+        own = self._fingerprint_at(point.epoch, point.seen)
         return LoaderState(
             own.parts(),
             own.steps,
@@ -395,7 +395,7 @@ class Loader(NotesErrors, Generic[T_co]):
             raise StateError("load_state_dict takes a state, or the list of all old ranks' states; got an empty list")
         parsed = [from_json(each) for each in listed]
         for each in parsed:
-            compare(self._plan.node, self._fingerprint_at(each.epoch, each.position), each, allow)
+            compare(self._plan.node, self._fingerprint_at(each.epoch, each.seen), each, allow)
         with self._moves:
             self._progress.restore(parsed)
             self._retire_iterator("a state was loaded after this iterator was made; make a new one with iter(loader)")

@@ -22,7 +22,7 @@ from penstock._graph import Context, is_endless, need_reach
 from penstock._loader._policy import REMEMBERED_STEPS
 from penstock._plan import Plan
 from penstock._runtime import StepRange, Unit, Where
-from penstock._state import MAX_EPOCHS, LoaderState, Segment, Timeline, Token, own_state
+from penstock._state import MAX_EPOCHS, LoaderState, Segment, Timeline, Token, own_state, seen_position
 from penstock._streaming import (
     LARGEST,
     Opening,
@@ -129,6 +129,11 @@ class ResumePoint(NamedTuple):
     rank_segments: Token = None
     ahead: tuple[tuple[int, int], ...] | None = None
     """Spans of later steps that were delivered too, counted from `step`; None where all ranks have the same state."""
+
+    @property
+    def seen(self) -> int:
+        """The position in the epoch behind all elements that were delivered."""
+        return seen_position(self.position, self.segments[-1].batch, self.ahead)
 
 
 class Progress(Protocol):
