@@ -64,13 +64,9 @@ class Batch(GatherFacts):
 
     @property
     def key_text(self) -> str:
-        match self.merge:
-            case Pad():
-                return repr(self.merge)
-            case PadToBucket(bucketing=bucketing):
-                return repr(bucketing.merge)
-            case _:
-                return ""
+        if isinstance(self.merge, PadToBucket):
+            return repr(self.merge.bucketing.merge)
+        return repr(self.merge) if isinstance(self.merge, Pad) else ""
 
     @property
     def rows(self) -> tuple[int, ...]:
