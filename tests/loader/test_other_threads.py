@@ -106,12 +106,13 @@ class Watched:
 def at_each_moment(run: Callable[[int], Watched], *, few: bool) -> None:
     """Call `run` with the numbers of moments that it meets, at equal distances: in the short profile each 16th.
 
-    Of a few each 48th: with workers, for example, moments differ between two runs anyway.
+    Of a few each 48th: with workers, for example, moments differ between two runs anyway. At least three are tried.
     """
     run(sys.maxsize)  # the first time has moments of its own
     numbers = {moment: number for number, moment in reversed(list(enumerate(run(sys.maxsize).moments)))}
     assert len(numbers) > 10
-    for number in list(numbers.values())[:: (3 if few else 1) * (1 if IS_LONG else 16)]:
+    distance = (3 if few else 1) * (1 if IS_LONG else 16)
+    for number in list(numbers.values())[:: min(distance, len(numbers) // 3)]:
         run(number)
 
 
