@@ -201,7 +201,7 @@ GOOD: dict[str, ps.Dataset] = {
 def test_good_datasets_pass() -> None:
     """Datasets of any verbs and leaves pass if they draw from the step's generator only."""
     for name, dataset in GOOD.items():
-        dataset.check(1 if name == "no element" else 20)  # for each, a thousand elements of that one are read
+        dataset.check(1 if name == "no element" else 20)  # each element of this one reads hundreds
 
 
 def test_arrays_may_be_changed_in_place() -> None:

@@ -256,7 +256,7 @@ def test_the_server_is_killed() -> None:
         assert "exit code unknown" in str(orphan.death())
 
 
-# Servers and processes import this one; it has few modules, since they take the time of this test.
+# Servers and processes import this module. It imports little, since their imports take most of the test's time.
 HASHING = """
 import os, subprocess
 from tests.processes.beginning import begin

@@ -66,7 +66,7 @@ def collated_with_draws(batch: Any) -> Any:
     return batch, random.random(), float(np.random.rand()), torch.rand(2)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.long), 0.8])  # more batches than not raise
+@pytest.mark.parametrize("share", [pytest.param(0.2, marks=pytest.mark.long), 0.8])  # of the batches, a share raises
 def test_whole_batches_draw_the_same_in_any_worker(share: float) -> None:
     """So do collate functions, and a batch that raises by what it draws does so in any worker."""
     found: list[Any] = []

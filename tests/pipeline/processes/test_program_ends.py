@@ -38,7 +38,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("start_method", "end", "doing"),
     [
-        pytest.param("spawn", signal.SIGKILL, "waits", marks=pytest.mark.long),  # the others have each of the two
+        pytest.param("spawn", signal.SIGKILL, "waits", marks=pytest.mark.long),  # others have this start and this end
         ("forkserver", signal.SIGKILL, "reads"),
         ("spawn", signal.SIGINT, "reads"),
         ("forkserver", None, "ends"),

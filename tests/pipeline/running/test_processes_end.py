@@ -79,7 +79,7 @@ def test_the_interpreter_ends(built: str, rest: str, ended: tuple[int, str, str]
 
 
 @POSIX
-@pytest.mark.parametrize("built", [RUNNING, pytest.param(STUCK, marks=pytest.mark.long), BLOCKED])  # stuck, both
+@pytest.mark.parametrize("built", [RUNNING, pytest.param(STUCK, marks=pytest.mark.long), BLOCKED])  # both wait
 def test_a_forked_child(built: str) -> None:
     """A child can use no pipeline of its parent, running or new, but one of its own; the parent's continues."""
     program = f"""

@@ -67,7 +67,7 @@ class Deadly:
         return [functions.kills_itself(key) for key in keys.tolist()]
 
 
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.long), 8])  # 8 has the block and the row
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.long), 8])  # of 8, the row is found, too
 def test_a_record_that_crashes_while_others_are_computed_is_named(batch_size: int) -> None:
     """Processes request records of blocks ahead; a crash there is not taken for one of the block before."""
     step, row = divmod(DEADLY, batch_size)
