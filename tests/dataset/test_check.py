@@ -5,6 +5,7 @@ import random  # noqa: TID251 - the generator that no function should use
 import sys
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,9 @@ def normalise(array: Any) -> Any:
     """Change an array in place."""
     array -= array.mean()
     return array
+
+
+CALLS = itertools.count()
 
 
 class Dice(Squares):
@@ -124,6 +128,7 @@ NOT_PURE: dict[str, tuple[Callable[[], ps.Dataset], str]] = {
         lambda: ps.read([{"x": number} for number in range(9)]).filter(bool).map(tagged),
         r"^read\(list\) returned another element for .* changes its input in place, return a new array there",
     ),
+    "nan": (lambda: ps.range(20).map(changing_nan), "step 'changing_nan' in .* isn't a function of its input"),
     "source": (lambda: ps.read(Dice(9), seed=1).shuffle(), "returned two different records for key"),
 }
 
@@ -164,6 +169,31 @@ def nan_and_more(number: int) -> dict[str, Any]:
     return {"nan": float("nan"), "nans": np.array([np.nan, number]), "objects": objects, "text": ("a", b"b", None)}
 
 
+class Unequal:
+    """An object whose comparison is an array."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.zeros(2, bool)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def unequal_to_themselves(number: int) -> list[object]:
+    """Return leaves that don't equal themselves, or whose comparison fails."""
+    spaced = np.empty(2, np.dtype([("small", "i1"), ("large", "i8")], align=True))  # with seven bytes of any value
+    spaced.view(np.uint8)[:] = next(CALLS)
+    spaced["small"], spaced["large"] = number, number
+    ragged = np.array([np.arange(2), np.arange(3)], object)
+    numbers = float("nan"), complex(0, float("nan")), Decimal("NaN")
+    return [*numbers, np.array([None, float("nan")], object), ragged, spaced, Unequal()]
+
+
+def changing_nan(number: int) -> object:
+    """Return a table with a value that is NaN at every other call."""
+    return np.array([[number, Decimal("NaN") if next(CALLS) % 2 else Decimal(1)], None], object)
+
+
 def fails(number: int) -> int:
     """Fail at some numbers."""
     if number % 3 == 0:
@@ -187,6 +217,7 @@ GOOD: dict[str, ps.Dataset] = {
     "objects": ps.range(20).map(Thing),
     "tensors": ps.range(20).map(Tensor),
     "nan": ps.range(20).map(nan_and_more),
+    "unequal": ps.range(20).map(unequal_to_themselves),
     "orders that are read in order": ps.mix(
         [ps.stream(range(20)).map(double), ps.range(20).window_shuffle(5)], [1, 2], seed=1
     ).batch(4),

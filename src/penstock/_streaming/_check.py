@@ -7,7 +7,6 @@ and arrays are compared there: other objects may be of classes that the process 
 
 import copy
 import itertools
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -341,18 +340,35 @@ def _same_leaf(first: object, second: object) -> bool:
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic):
-        one, other = _array(first), _array(second)
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        return bool(one.tolist() == other.tolist()) if one.dtype.hasobject else one.tobytes() == other.tobytes()
-    if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
-        return math.isnan(second)
+        return _same_array(_array(first), _array(second))
     if is_tensor(first):
         return _tensor_content(first) == _tensor_content(second)
     if hasattr(type(first), "__array__"):
         return _same_leaf(_array(first), _array(second))
-    # Objects without __eq__ can't be compared; a false accusation of their step would be worse than a miss.
-    return type(first).__eq__ is object.__eq__ or bool(first == second)
+    return _are_equal(first, second)
+
+
+def _same_array(first: "NDArray[Any]", second: "NDArray[Any]") -> bool:
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    if first.dtype.names is not None:  # between its fields there may be bytes without a meaning
+        return all(_same_array(first[name], second[name]) for name in first.dtype.names)
+    if first.dtype.hasobject:
+        return same_element(first.tolist(), second.tolist())
+    return first.tobytes() == second.tobytes()
+
+
+def _are_equal(first: object, second: object) -> bool:
+    """Return whether two objects of one type are equal.
+
+    Some can't be compared: objects without `__eq__`, two that don't equal themselves, such as NaN, and those whose
+    comparison fails or isn't a bool, as that of arrays. A false accusation of their step would be worse than a miss.
+    """
+    if type(first).__eq__ is object.__eq__:
+        return True
+    with Caught(Exception):
+        return bool(first == second) or not (bool(first == first) or bool(second == second))
+    return True
 
 
 def _array(leaf: Any) -> "NDArray[Any]":  # noqa: ANN401 - an array or a NumPy scalar
