@@ -240,7 +240,7 @@ def test_hosts_of_one_name_keep_the_drafts_of_each_other(tmp_path: Path) -> None
         os.close(writer)
         assert written.result().complete
     assert ended.returncode == 0, ended.stderr
-    ps.write(held(tmp_path / "alone", own), tmp_path / "alone", "jsonl", shard_bytes=1000, num_workers=0)
+    ps.write(held(folder, own), tmp_path / "alone", "jsonl", shard_bytes=1000, num_workers=0)
     assert digests(folder) == digests(tmp_path / "alone")
 
 
@@ -665,6 +665,46 @@ def test_another_dataset_in_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "00000.arrow").write_bytes(b"short")
     with pytest.raises(UsageError, match=r"00000\.arrow' was changed: the manifest has bytes .*, and the file 5\."):
         ps.write(numbers(), tmp_path, num_workers=0)
+
+
+def scaled_by(factors: list[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that holds a list."""
+
+    def scaled(element: dict[str, Any]) -> dict[str, Any]:
+        return element | {"id": element["id"] * factors[0]}
+
+    return scaled
+
+
+def episodes() -> ps.Dataset[Any]:
+    """Return two episodes."""
+    return ps.read([{"frames": np.arange(4)}, {"frames": np.arange(4)}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ps.read([{"id": 1}, {"id": 2}]), ps.read([{"id": 1}, {"id": 3}])),
+        (episodes().windows(2, lengths=[4, 4], mask="one"), episodes().windows(2, lengths=[4, 4], mask="other")),
+    ],
+)
+def test_other_records_and_masks_are_another_dataset(
+    tmp_path: Path, one: ps.Dataset[Any], other: ps.Dataset[Any]
+) -> None:
+    """A call with other records of a list, or another mask, is refused."""
+    for _ in range(2):
+        ps.write(one, tmp_path, "jsonl", num_workers=0)
+    with pytest.raises(UsageError, match="the two differ in fingerprint"):
+        ps.write(other, tmp_path, "jsonl", num_workers=0)
+
+
+def test_other_values_of_functions_get_a_warning(tmp_path: Path) -> None:
+    """The shards that are there stay; the values may have nothing to do with the elements."""
+    for number, factor in enumerate((2, 2, 3)):
+        dataset = ps.read([{"id": 1}]).map(scaled_by([factor]))
+        with pytest.warns(UserWarning, match="hold other values") if number == 2 else contextlib.nullcontext():
+            ps.write(dataset, tmp_path, "jsonl", num_workers=0)
+    assert (tmp_path / "00000.jsonl").read_text() == '{"id":2}\n'
 
 
 def test_of_two_datasets_at_once_the_folder_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

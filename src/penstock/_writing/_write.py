@@ -1,12 +1,14 @@
 """`write`: a folder of shards, their description before and their manifest after them."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import socket
 import struct
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +17,17 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from penstock._dataset import Dataset
 from penstock._dataset import integers as integer_range
 from penstock._frozen import frozen
-from penstock._graph import chain_text, fingerprint, is_batch, need_count, need_finite, parse_bytes
+from penstock._graph import (
+    Node,
+    all_details,
+    argument_texts,
+    chain_text,
+    fingerprint,
+    is_batch,
+    need_count,
+    need_finite,
+    parse_bytes,
+)
 from penstock._loader import Loader
 from penstock._os import local_path
 from penstock._plan import Limits
@@ -190,6 +202,8 @@ class Shards:
     """The number of elements that are computed before the progress counts them, at most those of a block."""
     total: int
     description: Mapping[str, Any]
+    values: str
+    """A digest of the values that functions hold. These may be of no importance, such as a count of calls."""
     tally: str | None = None
     """The path of a `_Tally`."""
 
@@ -213,8 +227,8 @@ class Shards:
         Raises:
             UsageError: it hasn't.
         """
-        found = _read_json(os.path.join(self.folder, _DESCRIPTION), (), _ELSEWHERE)
-        if found != self.description:
+        found = _read_json(os.path.join(self.folder, _DESCRIPTION), self.description, _ELSEWHERE) or {}
+        if {**found, **self.description} != found:
             raise UsageError(
                 f"host {socket.gethostname()!r} doesn't see the {_DESCRIPTION} that this call has written to "
                 f"{self.folder!r}. Write to a folder that all hosts share, under the same path."
@@ -328,6 +342,7 @@ def _with_notes(shards: Shards, numbers: Sequence[int], entries: Iterator[Entry]
 
 def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, folder: str, *, progress: bool) -> Shards:
     """Return the shards of a dataset; the number of their rows follows from elements spread over it."""
+    identity, values = _identity(dataset.node)  # before a function is called, which may change the values that it holds
     count = min(total, _SAMPLE)
     positions = [number * total // count for number in range(count)]
     sample: list[Any] = []
@@ -345,13 +360,24 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
     description = {
         "version": _VERSION,
         "dataset": chain_text(dataset.node),
-        "fingerprint": fingerprint(dataset.node).parts(),
+        "fingerprint": identity,
         "format": name,
         "elements": total,
         "elements_per_shard": rows,
     }
     as_read = json.loads(json.dumps(description))
-    return Shards(dataset, chosen, folder, rows, block, part, total, as_read)
+    return Shards(dataset, chosen, folder, rows, block, part, total, as_read, values)
+
+
+def _identity(node: Node) -> tuple[dict[str, str], str]:
+    """Return digests of what decides a dataset's elements, and one of the values that its functions hold."""
+    details = all_details(node)
+    more = _digest([*details["source"], *details["order"], *argument_texts(node)])
+    return {**fingerprint(node).parts(), **({"details": more} if more else {})}, _digest(details["functions"])
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest() if texts else ""
 
 
 def _claim(shards: Shards) -> None:
@@ -371,13 +397,22 @@ def _claim(shards: Shards) -> None:
                 f"{folder!r} has a file {taken!r}, as write names its own, but no {_DESCRIPTION}, so write didn't make "
                 f"it. {_ELSEWHERE}"
             )
-        _write_json(path, description, name_first)
+        _write_json(path, {**description, "values": shards.values}, name_first)
         found = _read_json(path, description, _ELSEWHERE)  # another call may have been faster
-    if found is not None and found != description:
+    if found is None:
+        return
+    values = found.pop("values", shards.values)
+    if found != description:
         differing = [name for name, value in found.items() if description.get(name) != value]
         raise UsageError(
             f"{folder!r} has the shards of another call of write; the two differ in {', '.join(differing)}. It wrote "
             f"{found['dataset']!r} as {found['format']!r}. {_ELSEWHERE}"
+        )
+    if values != shards.values:
+        warnings.warn(
+            f"the dataset's functions hold other values than in the call that began {folder!r}, in closures, defaults, "
+            f"attributes or globals; the shards that are there stay. If elements depend on these values: {_ELSEWHERE}",
+            stacklevel=4,
         )
 
 
