@@ -19,7 +19,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock._graph import _code
+import penstock as ps
+from penstock._graph import Read, _code
 from penstock._graph._code import held_values
 from penstock._graph._key import key_identity
 from penstock.batching import Pad
@@ -37,9 +38,9 @@ from tests.graph.identified import (
 from tests.profiles import in_short
 
 
-def module_of(source: str) -> Any:
-    """Return a module with this source, of a package of its own."""
-    module = types.ModuleType("package_of_test")
+def module_of(source: str, name: str = "package_of_test") -> Any:
+    """Return a module with this source, by default of a package of its own."""
+    module = types.ModuleType(name)
     exec(compile(textwrap.dedent(source), "package_of_test.py", "exec"), module.__dict__)
     return module
 
@@ -469,3 +470,42 @@ def test_the_key_of_a_cache_has_the_code_of_an_objects_class() -> None:
     for part in ("first + 1", "len(self) + 2", "more=3"):
         edited = EDITED.replace(part, part[:-1] + "4")
         assert key_identity(module_of(EDITED).decode) != key_identity(module_of(edited).decode), part
+
+
+WRAPPED = """
+def helper(number): return number + 1
+class Transform:
+    def __call__(self, number): return helper(number)
+class Requests:
+    def __len__(self): return 1
+    async def read(self, keys): return [helper(key) for key in keys]
+def made(): return Transform()
+"""
+
+
+def test_the_key_follows_users_code_in_objects_of_others() -> None:
+    """What a PerWorker calls counts, the source in an async one, and a class of the program that a library's holds."""
+    holders: dict[str, tuple[Callable[[Any], Any], str]] = {
+        "class": (lambda module: ps.PerWorker(module.Transform), "package_of_test"),
+        "function": (lambda module: ps.PerWorker(module.made), "package_of_test"),
+        "async source": (lambda module: source_of(ps.read(module.Requests())), "package_of_test"),
+        "composition": (lambda module: composed(module.Transform()), "__main__"),
+    }
+    for name, (held, package) in holders.items():
+        one, again, other = (
+            key_identity(held(module_of(source, package)))
+            for source in (WRAPPED, WRAPPED, WRAPPED.replace("+ 1", "+ 2"))
+        )
+        assert one == again != other, name
+
+
+def source_of(dataset: ps.Dataset[Any]) -> object:
+    """Return the source of a dataset without steps."""
+    assert isinstance(dataset.node, Read)
+    return dataset.node.source
+
+
+def composed(transform: object) -> object:
+    """Return an object of another package that holds a transform."""
+    library = module_of("class Compose:\n    def __init__(self, transforms): self.transforms = transforms", "library")
+    return library.Compose([transform])

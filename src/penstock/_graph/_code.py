@@ -317,7 +317,12 @@ class Walk:
 
     def follows(self, thing: object) -> bool:
         """Return whether a function or class counts by its code; else it counts by its name."""
-        return package_of(thing) == self.package != "penstock" and len(self._met) < _MAX_FOLLOWED
+        return package_of(thing) == self.package != "penstock" and not self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many objects were met that further functions and classes count by name."""
+        return len(self._met) >= _MAX_FOLLOWED
 
 
 @dataclasses.dataclass(slots=True)

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._code import Kept, Walk, code_names, defines_pickle, full_name, innermost, members_text, package_of
+from penstock._graph._per_worker import PerWorker
 from penstock._graph._plain import plain_bytes
-from penstock.sources import find_mapped
+from penstock.sources import AwaitedSource, find_mapped
 
 _TEXTS: Final = frozenset((str, bytes, bytearray))
 _TEXT_SIZE: Final = 1 << 10  # a longer text counts by a digest
@@ -70,6 +71,8 @@ def key_identity(thing: object) -> KeyIdentity:
       - An object counts by its attributes or its pickle, even if it wraps a function or its class is of the standard
         library. Functions and objects of subclasses of containers and arrays count by their attributes, too.
       - A dataset of Hugging Face counts by its own fingerprint.
+      - The program's own module is followed also where an object of another package holds its classes, as a composition
+        of transforms does. So is the package of what a `PerWorker` calls, and of an async source.
 
     Args:
         thing: any callable, or any source.
@@ -78,9 +81,20 @@ def key_identity(thing: object) -> KeyIdentity:
         >>> key_identity([1, 2]) == key_identity([1, 3]), key_identity(iter).hidden
         (False, ())
     """
-    walk = _Key(package_of(innermost(thing)), with_state=True)
+    walk = _Key(package_of(innermost(_users(thing))), with_state=True)
     digest = hashlib.blake2b(walk.text(thing).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return KeyIdentity(digest, tuple(sorted(walk.hidden)))
+
+
+def _users(thing: object) -> object:
+    """Return the user's function or source within an object of Penstock; another one is returned itself."""
+    match thing:
+        case PerWorker():
+            return cast("PerWorker[..., object]", thing).make
+        case AwaitedSource():
+            return thing.source
+        case _:
+            return thing
 
 
 class _Key(Walk):
@@ -125,6 +139,9 @@ class _Key(Walk):
         walk = _Key(self.package, with_state=self.with_state, depth=self._depth)
         walk.hidden, walk._code_levels = self.hidden, self._code_levels
         return walk
+
+    def follows(self, thing: object) -> bool:
+        return super().follows(thing) or (package_of(thing) == "__main__" and not self.is_full)
 
     def may_hide_state(self, value: object) -> None:
         if not self._code_levels and package_of(value) not in _VALUELESS:
