@@ -163,6 +163,10 @@ def zip_datasets(
 ) -> Dataset[Any]:
     """Return a dataset whose element at each position combines the elements of several datasets there.
 
+    If a part is read in order, so is the result, and each of several ranks combines the elements of its own positions
+    of the parts. So steps that leave out or add elements, such as a filter, must do so alike in all parts; otherwise
+    other elements come together than on a single rank. `dataset.filter(…)` above `zip` leaves out whole elements.
+
     Args:
         parts: a dict of datasets, for elements that are dicts with the same keys; or the datasets as a list or as
             arguments, for elements that are tuples. The parts keep their own seeds, so parts with equal seeds are
