@@ -17,17 +17,20 @@ import sys
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
 from penstock._graph._code import Kept, Walk, code_names, defines_pickle, full_name, innermost, members_text, package_of
-from penstock._graph._per_worker import PerWorker
 from penstock._graph._plain import plain_bytes
 from penstock.sources import AwaitedSource, find_mapped
 
+if TYPE_CHECKING:
+    from penstock._graph._per_worker import PerWorker
+
+_PER_WORKER: Final = "penstock._graph._per_worker.PerWorker"  # a module that few datasets need
 _TEXTS: Final = frozenset((str, bytes, bytearray))
 _TEXT_SIZE: Final = 1 << 10  # a longer text counts by a digest
 _COPIED_BYTES: Final = 1 << 24  # of an array whose values don't lie together, in one step
@@ -88,13 +91,10 @@ def key_identity(thing: object) -> KeyIdentity:
 
 def _users(thing: object) -> object:
     """Return the user's function or source within an object of Penstock; another one is returned itself."""
-    match thing:
-        case PerWorker():
-            return cast("PerWorker[..., object]", thing).make
-        case AwaitedSource():
-            return thing.source
-        case _:
-            return thing
+    if isinstance(thing, AwaitedSource):
+        return thing.source
+    is_maker = full_name(type(thing)) == _PER_WORKER
+    return cast("PerWorker[..., object]", thing).make if is_maker else thing
 
 
 class _Key(Walk):
