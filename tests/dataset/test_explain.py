@@ -144,6 +144,13 @@ RANKS: dict[str, tuple[ps.Dataset, tuple[str, ...]]] = {
         ps.range(16).batch(4).map(double, on_error=ps.Substitute()),
         ("can't be cut: on_error=Substitute(…) of step 'double' is above batch(). Use it before",),
     ),
+    "unlike parts": (
+        ps.zip(ps.range(15).filter(is_odd), ps.range(15), unequal="shortest").batch(2),
+        (
+            "can't be cut: the parts of a zip have unlike steps that are done in order: "
+            "{'0': 'filter(is_odd)', '1': 'none'}",
+        ),
+    ),
     "one row": (ps.range(16).batch(1), ("one alone: no number up to 64 divides a batch of 1 rows",)),
 }
 

@@ -20,7 +20,7 @@ WHOLE: list[ps.Dataset] = [
 ]
 WITHOUT_END: list[ps.Dataset] = [
     *(ENDLESS, ps.concatenate(IN_ORDER, ENDLESS), ps.interleave(IN_ORDER, OTHERS, ENDLESS)),
-    *(ps.zip(ENDLESS, OTHERS.repeat()), ps.mix([IN_ORDER, OTHERS], stop="never")),
+    *(ps.zip(ENDLESS, ENDLESS), ps.mix([IN_ORDER, OTHERS], stop="never")),
     ps.mix([IN_ORDER, ENDLESS], stop="all"),
 ]
 BY_PARTS: list[ps.Dataset] = [

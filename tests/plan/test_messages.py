@@ -35,6 +35,11 @@ class Growing:
         return self.records[key]
 
 
+def repeated(number: int) -> list[int]:
+    """Return a number twice."""
+    return [number, number]
+
+
 def grown(by: int) -> object:
     """Describe a dataset, change its source, and load it."""
     source = Growing()
@@ -106,6 +111,16 @@ CASES: list[Case] = [
         NUMBERS.filter(is_odd).batch(2),
         "filter(is_odd).batch(2): how many batches each rank gets is only known after reading",
         "say Shard(rank, count, uneven=True)",
+    ),
+    not_built(
+        ps.zip({"x": NUMBERS.flat_map(repeated), "y": NUMBERS.filter(is_odd).batch(2)}).batch(2),
+        "all parts of a zip that is read in order must leave out, add and reorder elements by the same steps",
+        "got {'x': 'flat_map(repeated)', 'y': 'filter(is_odd), batch(2)'}. Use these steps above zip.",
+        uneven=True,
+    ),
+    not_built(
+        ps.zip(NUMBERS.filter(is_odd).repeat(), NUMBERS.repeat()).batch(2),
+        "got {'0': 'filter(is_odd)', '1': 'none'}",
     ),
     not_built(
         SUBSTITUTED.take(2),

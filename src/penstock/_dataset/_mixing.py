@@ -164,8 +164,8 @@ def zip_datasets(
     """Return a dataset whose element at each position combines the elements of several datasets there.
 
     If a part is read in order, so is the result, and each of several ranks combines the elements of its own positions
-    of the parts. So steps that leave out or add elements, such as a filter, must do so alike in all parts; otherwise
-    other elements come together than on a single rank. `dataset.filter(…)` above `zip` leaves out whole elements.
+    of the parts. So all parts must leave out, add or reorder elements by the same steps, such as a filter, and with the
+    same result; a loader of several ranks refuses other steps. A filter above `zip` leaves out whole elements.
 
     Args:
         parts: a dict of datasets, for elements that are dicts with the same keys; or the datasets as a list or as

@@ -188,6 +188,8 @@ def _last_batch(batch: Gather[Batch], program: Batches | Streaming) -> str:
 def _rank_lines(program: Batches | Streaming, ranks: Ranks) -> list[str]:
     if not ranks.sizes:
         return ["can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split"]
+    if ranks.unlike:
+        return [f"can't be cut: the parts of a zip have unlike steps that are done in order: {ranks.unlike}"]
     if ranks.uncut:
         return [f"can't be cut: on_error=Substitute(…) of step {ranks.uncut!r} is above batch(). Use it before"]
     counts = [count for count in range(2, _MAX_RANKS + 1) if ranks.accepts(count, uneven=True)]

@@ -11,11 +11,14 @@ from typing import Final, Literal, TypeAlias
 from penstock._frozen import frozen
 from penstock._graph import (
     Batch,
+    Combine,
+    Filter,
     Fold,
     Gather,
     Map,
     Node,
     Reindex,
+    Split,
     Substitute,
     chain_text,
     is_batch,
@@ -26,6 +29,7 @@ from penstock._graph import (
     parents_of,
     parse_bytes,
     refuse,
+    verb_text,
     walk,
 )
 from penstock._plan._plan import Limits, Place, Plan, Shard
@@ -255,12 +259,14 @@ class Ranks:
     """The rows of a last batch that must be divided although it isn't full; 0 for none."""
     uncut: str = ""
     """The name of a step above the batch that can't be divided among ranks; empty if there is none."""
+    unlike: str = ""
+    """The steps of the parts of a zip that can't be divided among ranks; empty if there is none."""
 
     def accepts(self, count: int, *, uneven: bool = False) -> bool:
         """Return whether the dataset can run on `count` ranks."""
         if count == 1:
             return True
-        if not self.sizes or self.uncut or any(size % count for size in self.sizes):
+        if not self.sizes or self.uncut or self.unlike or any(size % count for size in self.sizes):
             return False
         return not 0 < self.short < count and (uneven or self.ending != "uneven")
 
@@ -273,7 +279,7 @@ def ranks_of(node: Node, program: Batches | Streaming) -> Ranks:
     if program.is_indexed:
         return Ranks(sizes, "positions", _short_rows(program.batches), uncut)
     ending: Ending = "endless" if is_endless(node) else "limit" if program.even_limit is not None else "uneven"
-    return Ranks(sizes, ending, uncut=uncut)
+    return Ranks(sizes, ending, uncut=uncut, unlike=_unlike_parts(node))
 
 
 def _replacing(node: Node, batch: Gather[Batch] | Fold | None) -> str:
@@ -283,6 +289,31 @@ def _replacing(node: Node, batch: Gather[Batch] | Fold | None) -> str:
             return node.name
         (node,) = parents_of(node)
     return ""
+
+
+def _unlike_parts(node: Node) -> str:
+    """Return the steps of the parts of a zip that is read in order, if they aren't the same in all parts; or "".
+
+    Each rank would count the elements that these steps give of its own share, and so pair others than one rank does.
+    """
+    for step in walk(node):
+        if isinstance(step, Combine) and not step.value.takes_one and length(step) is None:
+            parts = zip(step.names, step.parts, strict=True)
+            steps = {name: ", ".join(_counting(part)) or "none" for name, part in parts}
+            if len(set(steps.values())) > 1:
+                return str(steps)
+    return ""
+
+
+def _counting(part: Node) -> list[str]:
+    """Return the steps of a part after which elements have no positions, in the order of the elements' way."""
+    return [verb_text(step) for step in walk(part) if length(step) is None and _counts(step)]
+
+
+def _counts(step: Node) -> bool:
+    return isinstance(step, Filter | Fold | Split | Gather | Combine) or (
+        isinstance(step, Map) and step.on_error == "skip"
+    )
 
 
 def _short_rows(program: Batches) -> int:
@@ -300,6 +331,12 @@ def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
     if not ranks.sizes:
         refuse(
             node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
+        )
+    if ranks.unlike:
+        refuse(
+            node,
+            "all parts of a zip that is read in order must leave out, add and reorder elements by the same steps, "
+            f"since each rank pairs the elements of its own share; got {ranks.unlike}. Use these steps above zip.",
         )
     batch = program.batch
     if isinstance(batch, Fold):
