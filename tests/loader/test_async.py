@@ -286,6 +286,21 @@ async def test_one_task_reads_at_a_time() -> None:
         assert (await anext(batches)).tolist() == EXPECTED[1]
 
 
+@on_loop
+async def test_a_newer_iterator_ends_the_wait_of_an_older_one() -> None:
+    """A task that waits gets a ClosedError when another one makes an iterator, which then gets the batches."""
+    gate = Gate(0)
+    with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1) as loader:
+        older = asyncio.ensure_future(anext(aiter(loader)))
+        await asyncio.to_thread(gate.wait_entered)
+        batches = aiter(loader)
+        newer = asyncio.ensure_future(anext(batches))
+        with pytest.raises(ps.errors.ClosedError, match="a newer iter"):
+            await asyncio.wait_for(older, PATIENCE_SECONDS)
+        gate.open()
+        assert [(await newer).tolist()] + [batch.tolist() async for batch in batches] == EXPECTED
+
+
 def after_end(path: Path, number: int) -> int:
     """Return a number, the first one after the end of a file."""
     if number == 0:

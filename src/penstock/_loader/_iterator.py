@@ -24,8 +24,11 @@ Guarantees:
   - When the iterator is dropped, closed or replaced by a newer one of its loader, the workers stop computing for it.
 """
 
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from math import inf
 from threading import get_ident
 from time import perf_counter
@@ -176,6 +179,7 @@ class LoaderIterator(Generic[T_co]):
         self._retired = ""
         self._ended = False
         self._reader = 0  # the thread that is inside `next`
+        self._wake: Callable[[], None] = _nothing  # wakes the task that waits for the next batch
         self._begin()
 
     def _begin(self) -> None:
@@ -343,6 +347,40 @@ class LoaderIterator(Generic[T_co]):
         """Close permanently: from now on `next` raises a ClosedError with the reason `why`."""
         self._retired = self._retired or why
         self._closer()
+        self._wake()
+
+    async def readable(self, descriptor: int) -> None:
+        """Wait until a descriptor of `may_wait` is readable, or this iterator is retired; for one task at a time."""
+        import asyncio  # noqa: PLC0415 - it takes longer to load than the rest of Penstock
+
+        loop = asyncio.get_running_loop()
+        readable = loop.create_future()
+        # A loader's iterators have the same descriptor, and a loop has one reader of each. So a task that reads a newer
+        # iterator would take the place of this one.
+        own = os.dup(descriptor)
+        try:
+            loop.add_reader(own, _resolve, readable)
+            self._wake = partial(_wake, loop, readable)
+            if not self._retired:  # by another thread, just now
+                await readable
+        finally:
+            self._wake = _nothing
+            loop.remove_reader(own)
+            os.close(own)
+
+
+def _nothing() -> None:
+    """Wake no task: none waits."""
+
+
+def _wake(loop: "asyncio.AbstractEventLoop", readable: "asyncio.Future[None]") -> None:
+    with suppress(RuntimeError):  # that loop is closed, so no task waits there
+        loop.call_soon_threadsafe(_resolve, readable)
+
+
+def _resolve(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)
 
 
 def _add_note(error: Exception, unit: Unit) -> None:
@@ -373,28 +411,10 @@ class AsyncLoaderIterator(Generic[T_co]):
         self._is_awaited = True
         try:
             while (descriptor := self._iterator.may_wait) is not None:
-                await _readable(descriptor)
+                await self._iterator.readable(descriptor)
         finally:
             self._is_awaited = False
         try:
             return next(self._iterator)
         except StopIteration:
             raise StopAsyncIteration from None
-
-
-async def _readable(descriptor: int) -> None:
-    """Wait until a descriptor is readable."""
-    import asyncio  # noqa: PLC0415 - it takes longer to load than the rest of Penstock
-
-    loop = asyncio.get_running_loop()
-    readable = loop.create_future()
-    loop.add_reader(descriptor, _resolve, readable)
-    try:
-        await readable
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _resolve(readable: "asyncio.Future[None]") -> None:
-    if not readable.done():
-        readable.set_result(None)
