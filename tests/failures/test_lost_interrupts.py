@@ -4,11 +4,13 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import pytest
+from torch.utils.data import IterableDataset
 
 import penstock as ps
 from penstock.concurrency import WorkerPool
@@ -90,6 +92,66 @@ def test_an_interrupt_during_pickling_is_raised(do: Callable[[], object]) -> Non
     """Each operation that pickles raises the KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt):
         do()
+
+
+def time_out(number: int, frame: FrameType | None) -> None:
+    """Raise, as a signal's handler that limits a time."""
+    del frame
+    raise TimeoutError(f"signal {number}")
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Replace the handler of SIGINT."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("do", DOING)
+def test_the_exception_of_a_handler_during_pickling_is_raised(do: Callable[[], object]) -> None:
+    """It isn't taken for that of an object that can't be pickled."""
+    with handled_by(time_out), pytest.raises(TimeoutError, match="signal 2"):
+        do()
+
+
+class InterruptedStream(IterableDataset[int]):
+    """Numbers, whose state can't be loaded before a signal arrives."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+    def state_dict(self) -> dict[str, int]:
+        """Return a state."""
+        return {"number": 2}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Load a state."""
+        assert state["number"] == 2
+        signal.raise_signal(signal.SIGINT)
+
+
+def loader_of_stream() -> Any:
+    """Return a loader of such a stream."""
+    dataset: ps.Dataset[Any] = ps.stream(InterruptedStream())
+    return ps.Loader(dataset.batch(2))
+
+
+def loader_of_torch() -> Any:
+    """Return torch's loader of such a stream."""
+    return DataLoader(InterruptedStream(), 2)
+
+
+@pytest.mark.parametrize("make", [loader_of_stream, loader_of_torch])
+def test_the_exception_of_a_handler_is_raised_where_a_stream_loads_its_state(make: Callable[[], Any]) -> None:
+    """It isn't taken for that of a state which can't be loaded."""
+    loader = make()
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    with handled_by(time_out), pytest.raises(TimeoutError, match="signal 2"):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("indexed", 2), ("ordered", 0), ("ordered", 2)])

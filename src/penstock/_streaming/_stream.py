@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock._caught import Caught, add_note, ends_generator
+from penstock._caught import Caught, add_note, ends_generator, raised_by_handler
 from penstock._decisions import STREAM_ELEMENTS, decide
 from penstock._frozen import frozen
 from penstock._graph import Element, Location, SeedPosition, Stream
@@ -306,6 +306,8 @@ def _load(step: Stream, load: Callable[[Any], object], state: object) -> None:
     try:
         load(state)
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         raise StateError(
             f"{name_of(step.iterable)} can't resume from its own part of this state ({type(error).__name__}: {error}). "
             "Load it into the dataset that it was saved from."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch.utils.data
 
-from penstock._caught import Caught
+from penstock._caught import Caught, raised_by_handler
 from penstock._graph import need_count, need_integer
 from penstock._loader import Clock
 from penstock._plan import parse_memory
@@ -258,7 +258,7 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
         try:
             return sealed(self)
         except Exception as error:
-            if self.strict:
+            if self.strict or raised_by_handler(error):
                 raise
             self._obstacle = f"{type(error).__name__}: {error}"
         warnings.warn(
@@ -305,6 +305,8 @@ class DataLoader(NotesErrors, torch.utils.data.DataLoader[T_co]):
             try:
                 load_state(dataset, saved)
             except Exception as error:
+                if raised_by_handler(error):
+                    raise
                 raise StateError(
                     f"{type(dataset).__qualname__} can't resume from its own part of this state "
                     f"({type(error).__name__}: {error}). Load it into the dataset that it was saved from"

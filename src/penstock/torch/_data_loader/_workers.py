@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from penstock._caught import Caught
+from penstock._caught import Caught, raised_by_handler
 from penstock._decisions import JOB_BATCHES, KNOWN_LAYOUT, WHOLE_BATCHES, decide
 from penstock._graph import Read
 from penstock._os import Closer, HeldInterrupts, Waiter, uninterrupted
@@ -542,6 +542,8 @@ def sealed(loader: object) -> Sealed:
     try:
         return Sealed(user_code_of_loader(loader), shares=True)
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         error.add_note(
             "the dataset, collate_fn and worker_init_fn are sent to worker processes, which aren't forks of this one; "
             "they must be picklable. cloudpickle, which penstock[torch] installs, pickles lambdas and local functions; "
