@@ -40,6 +40,7 @@ from penstock.errors import WorkerError
 
 if TYPE_CHECKING:
     from penstock._runtime._io_prefetch import BlockRecords
+    from penstock.events import Event
 
 _NOTHING: Final = object()  # after the last batch of a merge
 
@@ -351,6 +352,7 @@ class Job(Generic[AnyWork]):
         arriving: the prefetched records of each block; None where the workers read all records.
         waited_elsewhere: returns how long worker processes have waited for records that they had requested, and how
             long they have computed.
+        events: what happened in worker processes; the consumer records it when it has the job.
         parts: the results of each block that `Work.compute` has added.
         results: the merged batches.
     """
@@ -366,6 +368,7 @@ class Job(Generic[AnyWork]):
         self.failure = NO_FAILURE
         self.arriving: list[BlockRecords] | None = None
         self.waited_elsewhere: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+        self.events: list[Event] = []
         self.parts: list[list[Any]] = [[] for _ in range(self.blocks)]
         self.results: list[Any] = []
         self._keeps_errors = keeps_errors

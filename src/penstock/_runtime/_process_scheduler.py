@@ -297,8 +297,7 @@ class ProcessScheduler(Scheduler):
         if outcome == NO_ROOM:
             self._lacked_room(client, job, self._job_table.needed(slot))
         if not job.failed and self._ring.ready(slot):
-            for event in chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))):
-                client.recorder.observe(event)
+            job.events = list(chain.from_iterable(map(pickle.loads, self._job_table.notes(slot))))
             if spill is not None or lease is not None:
                 with CaughtFailure():  # an element can't be loaded: the consumer computes the job
                     job.failed = True

@@ -396,8 +396,7 @@ class JobQueue(Generic[AnyJob]):
         self._scheduler.check()
         if not any(map(self._scheduler.is_complete, self._wanted())) or not decide(SEEN_NOW, 1):
             return None
-        with self._scheduler.owned():
-            return self._retired() if self._armed else None  # another thread gave up the jobs
+        return self._received()
 
     def next_job(self, held: HeldInterrupts | None = None) -> AnyJob | None:
         """Return the next job when it is complete; None at the end.
@@ -423,8 +422,15 @@ class JobQueue(Generic[AnyJob]):
         if held is not None:
             held.hold()
         self._scheduler.check()
+        return self._received()
+
+    def _received(self) -> AnyJob | None:
+        """Return a complete job; None if another thread gave up the jobs."""
         with self._scheduler.owned():
-            return self._retired() if self._armed else None  # another thread gave up the jobs
+            job = self._retired() if self._armed else None
+        for event in () if job is None else job.events:
+            self._client.recorder.observe(event)  # not with the scheduler owned: a log's handler may use the loader
+        return job
 
     def _begin_next(self) -> dict[int, int]:
         """Arm the next job, unless it is, or there is none; return the cancelled jobs that have its memory."""

@@ -6,6 +6,7 @@ import warnings
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, assert_never
 
+from penstock._caught import Caught
 from penstock._graph import Filter, Map, Node, is_indexable, walk
 from penstock._printable import printable
 from penstock._runtime._policy import MAX_EVENTS, WASTED_ELEMENTS, WASTED_SHARE
@@ -93,19 +94,21 @@ class Recorder:
             kind = (type(event), event.step)
             count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if is_logged(count) and not self._is_silent:
-            self._log(event, count)
+            with Caught(Exception):  # of a log's handler: the batch was taken, and an error would lose it
+                self._log(event, count)
 
     def _warn_of_draws(self, step: str) -> None:
         with _warning:
             if step in _warned_of:
                 return
             _warned_of.add(step)
-        _logger.warning(
-            "step %r draws from a global generator of random, NumPy or torch: its elements depend on the worker and "
-            "the run, and a resumed run differs. Draw in random_map(f, globals=True), or in random_map(f) from the "
-            "generator that f gets",
-            step,
-        )
+        with Caught(Exception):
+            _logger.warning(
+                "step %r draws from a global generator of random, NumPy or torch: its elements depend on the worker "
+                "and the run, and a resumed run differs. Draw in random_map(f, globals=True), or in random_map(f) from "
+                "the generator that f gets",
+                step,
+            )
 
     def _log(self, event: Replaced, count: int) -> None:
         done = "replaced" if isinstance(event, Substituted) else "left out"
