@@ -1,10 +1,12 @@
 """Handlers of the log that belong to the program: they may read the loader, or raise, and no batch is lost."""
 
 import logging
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -75,3 +77,19 @@ def test_an_error_of_a_handler_loses_no_batch(place: dict[str, Any], on_error: s
             found = [batch.tolist() for batch in loader]
     assert handler.calls > 0
     assert found == [batch.tolist() for batch in dataset]
+
+
+def test_a_hook_for_warnings_may_use_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that reads the loader's counters gets them, when the loader warns of batches that are kept."""
+    found: list[float] = []
+    dataset = ps.range(240).map(lambda number: np.full(100_000, number)).batch(2)
+    with ps.Loader(dataset, num_workers=3, workers="threads") as loader, warnings.catch_warnings():
+
+        def show(*_: object) -> None:
+            found.append(loader.stats()["bytes_in_flight"])
+
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)
+        kept = list(loader)
+    assert len(kept) == 120
+    assert len(found) == 1

@@ -377,6 +377,7 @@ class JobQueue(Generic[AnyJob]):
         self._most_regions = self._window + 1 + client.ahead
         # Another iterator's jobs, and those that a helper has sent on, look like kept ones.
         self._sees_kept = queues == 1 and client.memory_provider is None
+        self._kept = 0  # the number of regions in use when there was no room, to be warned of
         self._in_passing = 1  # the number of jobs of which a loop that keeps no batches may hold some
         self._armed: deque[tuple[int, AnyJob]] = deque()
         self._made: AnyJob | None = None  # waits for a slot or for memory
@@ -408,6 +409,7 @@ class JobQueue(Generic[AnyJob]):
         self._in_passing = 1  # the program has assigned the batches that it got
         while draining := self._begin_next():
             self._wait_drained(draining, held)
+        self._warn_of_kept()
         if not self._armed:
             return None
         if held is not None:
@@ -624,17 +626,21 @@ class JobQueue(Generic[AnyJob]):
             self._arm()
             if self._armed or self._ended:
                 return {}
-        if not client.has_warned_of_kept:
-            client.has_warned_of_kept = True
-            kept = scheduler.regions_in_use(client)
+        self._kept = scheduler.regions_in_use(client)
+        self._most_regions = self._kept + self._window
+        self._arm()
+        return {}
+
+    def _warn_of_kept(self) -> None:
+        """Warn once if there was no room; not with the scheduler owned, since a program's hook may use the loader."""
+        kept, self._kept = self._kept, 0
+        if kept and not self._client.has_warned_of_kept:
+            self._client.has_warned_of_kept = True
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which delivers copies.",
-                stacklevel=8,
+                stacklevel=7,
             )
-        self._most_regions = scheduler.regions_in_use(client) + self._window
-        self._arm()
-        return {}
 
 
 def _none() -> None:
