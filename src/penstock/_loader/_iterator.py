@@ -157,6 +157,38 @@ class Clock:
         }
 
 
+class _Waiting:
+    """The wait of a task for the next batch of an iterator; one task waits at a time."""
+
+    def __init__(self) -> None:
+        self._is_woken = False
+        self._wake: Callable[[], None] = _nothing
+
+    def wake(self) -> None:
+        """End the wait, or the next one; any thread may call this."""
+        self._is_woken = True
+        self._wake()
+
+    async def readable(self, descriptor: int) -> None:
+        """Wait until a descriptor is readable."""
+        import asyncio  # noqa: PLC0415 - it takes longer to load than the rest of Penstock
+
+        loop = asyncio.get_running_loop()
+        readable = loop.create_future()
+        # A loader's iterators have the same descriptor, and a loop has one reader of each. So a task that reads a newer
+        # iterator would take the place of this one.
+        own = os.dup(descriptor)
+        try:
+            loop.add_reader(own, _resolve, readable)
+            self._wake = partial(_wake, loop, readable)
+            if not self._is_woken:
+                await readable
+        finally:
+            self._wake, self._is_woken = _nothing, False
+            loop.remove_reader(own)
+            os.close(own)
+
+
 class LoaderIterator(Generic[T_co]):
     """The batches of one epoch, or of the rest of one; made by `iter(loader)`.
 
@@ -179,7 +211,7 @@ class LoaderIterator(Generic[T_co]):
         self._retired = ""
         self._ended = False
         self._reader = 0  # the thread that is inside `next`
-        self._wake: Callable[[], None] = _nothing  # wakes the task that waits for the next batch
+        self.waiting = _Waiting()
         self._begin()
 
     def _begin(self) -> None:
@@ -347,26 +379,7 @@ class LoaderIterator(Generic[T_co]):
         """Close permanently: from now on `next` raises a ClosedError with the reason `why`."""
         self._retired = self._retired or why
         self._closer()
-        self._wake()
-
-    async def readable(self, descriptor: int) -> None:
-        """Wait until a descriptor of `may_wait` is readable, or this iterator is retired; for one task at a time."""
-        import asyncio  # noqa: PLC0415 - it takes longer to load than the rest of Penstock
-
-        loop = asyncio.get_running_loop()
-        readable = loop.create_future()
-        # A loader's iterators have the same descriptor, and a loop has one reader of each. So a task that reads a newer
-        # iterator would take the place of this one.
-        own = os.dup(descriptor)
-        try:
-            loop.add_reader(own, _resolve, readable)
-            self._wake = partial(_wake, loop, readable)
-            if not self._retired:  # by another thread, just now
-                await readable
-        finally:
-            self._wake = _nothing
-            loop.remove_reader(own)
-            os.close(own)
+        self.waiting.wake()
 
 
 def _nothing() -> None:
@@ -411,7 +424,7 @@ class AsyncLoaderIterator(Generic[T_co]):
         self._is_awaited = True
         try:
             while (descriptor := self._iterator.may_wait) is not None:
-                await self._iterator.readable(descriptor)
+                await self._iterator.waiting.readable(descriptor)
         finally:
             self._is_awaited = False
         try:
