@@ -54,6 +54,7 @@ def read(loader: ps.Loader[Any], ticks: Ticks, *, out_of_order: bool) -> tuple[l
 # An exception between `open` and `with` leaves a control group's file to its destructor, which closes it. As an error,
 # its warning would be handled by Python code, in which the next exception of a handler is discarded.
 @pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper name='/(proc|sys)/:ResourceWarning")
+@pytest.mark.longer
 @pytest.mark.parametrize(
     ("dataset", "kind", "place"),
     [

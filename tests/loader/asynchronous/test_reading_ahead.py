@@ -152,6 +152,7 @@ def test_a_failed_request_for_a_repeated_key_is_repeated() -> None:
     assert source.asked == {3: 5, 5: 3}
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("seed", range(40 if IS_LONG else 5))
 def test_repeated_keys_give_their_records(seed: int) -> None:
     """Keys drawn with replacement give their records, whether requested ahead or read by a worker."""
