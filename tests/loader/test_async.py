@@ -1,6 +1,7 @@
 """`async for` over a loader delivers the same batches, and the event loop runs while a batch is computed."""
 
 import asyncio
+import gc
 import os
 import select
 import signal
@@ -299,6 +300,26 @@ async def test_a_newer_iterator_ends_the_wait_of_an_older_one() -> None:
             await asyncio.wait_for(older, PATIENCE_SECONDS)
         gate.open()
         assert [(await newer).tolist()] + [batch.tolist() async for batch in batches] == EXPECTED
+
+
+def test_a_loop_that_was_closed_during_a_wait_leaves_the_iterator() -> None:
+    """The next loop goes on with the batch that the closed one waited for."""
+
+    async def following(batches: ps.LoaderIterator[Any]) -> list[int]:
+        return list(await anext(batches))
+
+    gate = Gate(0)
+    with ps.Loader(ps.range(40).map(gate).batch(4), num_workers=1) as loader:
+        batches = aiter(loader)
+        closed = asyncio.new_event_loop()
+        waiting = closed.create_task(following(batches))
+        closed.run_until_complete(asyncio.sleep(0))
+        gate.wait_entered()
+        closed.close()
+        del waiting, closed
+        gc.collect()
+        gate.open()
+        assert asyncio.run(following(batches)) == EXPECTED[0]
 
 
 def after_end(path: Path, number: int) -> int:

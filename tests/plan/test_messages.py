@@ -191,3 +191,17 @@ def test_uneven_ranks_can_be_requested() -> None:
         for shard in (ps.Shard(0, 2, uneven=True), ps.Shard(1, 2, uneven=True))
     ]
     assert parts == [[], [1, 3, 5, 7, 9]]
+
+
+def test_ranks_take_a_zip_whose_parts_have_the_same_steps() -> None:
+    """Each rank then pairs the elements of its share as one rank does; a zip within it has the steps of its parts."""
+    kept, others = NUMBERS.filter(is_odd), ps.range(10, 20).filter(is_odd)
+    for dataset in (ps.zip(kept, others), ps.zip(ps.zip(kept, others), kept), ps.zip(ps.stream(NUMBERS), NUMBERS)):
+        pairs = list(dataset)
+        of_ranks = [
+            pair
+            for rank in range(2)
+            for batch in ps.Loader(dataset.batch(2, merge=list), shard=ps.Shard(rank, 2, uneven=True))
+            for pair in batch
+        ]
+        assert sorted(of_ranks) == sorted(pairs)

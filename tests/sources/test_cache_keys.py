@@ -296,3 +296,11 @@ def test_arguments_of_verbs_are_distinguished(tmp_path: Path, name: str, version
         kept = dataset.cache(tmp_path / "cache", version=version)
         assert list(map(shown, kept)) == list(map(shown, dataset))
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_the_same_argument_of_another_step_is_distinguished(tmp_path: Path) -> None:
+    """Two parts of which the first has a mask aren't two parts of which the second has it."""
+    plain = ps.read(EPISODES).map(in_dict)
+    masked, unmasked = (plain.windows(2, lengths=LENGTHS, partial="pad", mask=mask) for mask in ("m", None))
+    for dataset in (ps.zip(masked, unmasked), ps.zip(unmasked, masked)):
+        assert repr(dataset.cache(tmp_path / "cache")[0]) == repr(dataset[0])

@@ -707,6 +707,31 @@ def test_other_values_of_functions_get_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "00000.jsonl").read_text() == '{"id":2}\n'
 
 
+class Remembering:
+    """An order of a user's that keeps the epochs of its calls."""
+
+    def __init__(self) -> None:
+        self.epochs: set[int] = set()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __call__(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the elements in reverse."""
+        self.epochs.add(epoch)
+        return epoch, 1 - position
+
+
+def test_other_values_of_samplers_get_a_warning(tmp_path: Path) -> None:
+    """A sampler that keeps something about its calls gives the same elements, so the call goes on."""
+    order = Remembering()
+    dataset = ps.read([{"id": 1}, {"id": 2}]).reindex(order)
+    ps.write(dataset, tmp_path, "jsonl", num_workers=0)
+    order(7, 0)
+    with pytest.warns(UserWarning, match="functions or samplers hold other values"):
+        assert ps.write(dataset, tmp_path, "jsonl", num_workers=0).new == 0
+
+
 def test_of_two_datasets_at_once_the_folder_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call whose description comes after that of another call is refused, even if it found none before."""
     others, fsync = [numbers(40)], os.fsync

@@ -61,6 +61,7 @@ from penstock._graph import (
     function_identities,
     hold_order,
     need_finite,
+    sampler_texts,
     source_identities,
     walk,
 )
@@ -181,7 +182,8 @@ def _identity(step: Filter) -> Fingerprint:
     """Return the identity of the bits: the dataset's fingerprint, with the identities of its sources and functions."""
     below, details = fingerprint(step.parent), all_details(step.parent)
     sources = source_identities(step.parent, "filter(index=…)", "leave index= out")
-    functions = [*function_identities(step), *details["source"], *details["order"], *argument_texts(step.parent)]
+    more = [*argument_texts(step.parent), *sampler_texts(step.parent)]
+    functions = [*function_identities(step), *details["source"], *details["order"], *more]
     return Fingerprint(_short([below.source, *sources]), below.order, _short(functions), "", {})
 
 

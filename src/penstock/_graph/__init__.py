@@ -19,6 +19,7 @@ from penstock._graph._fingerprint import cache_identity as cache_identity
 from penstock._graph._fingerprint import fingerprint as fingerprint
 from penstock._graph._fingerprint import function_identities as function_identities
 from penstock._graph._fingerprint import note_held_values as note_held_values
+from penstock._graph._fingerprint import sampler_texts as sampler_texts
 from penstock._graph._fingerprint import seen_past as seen_past
 from penstock._graph._fingerprint import source_identities as source_identities
 from penstock._graph._gather import Batch as Batch

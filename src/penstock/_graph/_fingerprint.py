@@ -368,7 +368,9 @@ def cache_identity(node: Node, version: str | None, *, on_disk: bool) -> str:
     else:
         codes = [code_identity(function) for step in walk(node) for function in functions_of(step)]
     remedy = None if version is not None else 'pass version="1" and change that with the source'
-    more = [*argument_texts(node), *source_identities(node, "a cache on disk", remedy)] if on_disk else []
+    more: list[str] = []
+    if on_disk:
+        more = [*argument_texts(node), *sampler_texts(node), *source_identities(node, "a cache on disk", remedy)]
     for text in (parts.source, parts.order, *codes, *details["source"], *details["order"], *more):
         hasher.update(f"{len(text)}:{text}".encode())
     return hasher.hexdigest()
@@ -391,18 +393,21 @@ def function_identities(node: Node) -> list[str]:
 
 
 def argument_texts(node: Node) -> list[str]:
-    """Return texts of what else decides a node's elements, in the key of a cache on disk: arguments and samplers.
+    """Return texts of arguments that decide a node's elements and are in no fingerprint, for keys of caches on disk.
 
-    A sampler of the user's counts as a whole, since the fingerprint has a few of its results.
+    Each has the number of its step, since another step may have the same argument instead.
     """
-    texts: list[str] = []
-    for step in walk(node):
-        if isinstance(step, Split | Gather):
-            texts.append(step.value.key_text)
-        elif isinstance(step, Reindex):
-            sampler = _innermost(step.sampler)
-            texts.append("" if _is_own(sampler) else f"sampler {key_identity(sampler).digest}")
-    return [text for text in texts if text]
+    values = [step.value for step in walk(node) if isinstance(step, Split | Gather)]
+    return [f"{number} {value.key_text}" for number, value in enumerate(values) if value.key_text]
+
+
+def sampler_texts(node: Node) -> list[str]:
+    """Return the identities of the user's samplers below and at a node, in the key of a cache on disk.
+
+    These have all that a sampler holds, whereas the fingerprint has a few of its results.
+    """
+    samplers = [_innermost(step.sampler) for step in walk(node) if isinstance(step, Reindex)]
+    return [f"sampler {key_identity(sampler).digest}" for sampler in samplers if not _is_own(sampler)]
 
 
 def source_identities(node: Node, owner: str, remedy: str | None) -> list[str]:

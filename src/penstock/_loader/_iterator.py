@@ -26,6 +26,7 @@ Guarantees:
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -180,13 +181,15 @@ class _Waiting:
         own = os.dup(descriptor)
         try:
             loop.add_reader(own, _resolve, readable)
-            self._wake = partial(_wake, loop, readable)
+            self._wake = partial(_wake, weakref.ref(readable))
             if not self._is_woken:
                 await readable
         finally:
             self._wake, self._is_woken = _nothing, False
-            loop.remove_reader(own)
-            os.close(own)
+            try:
+                loop.remove_reader(own)
+            finally:  # a loop that was closed removes no reader
+                os.close(own)
 
 
 class LoaderIterator(Generic[T_co]):
@@ -386,9 +389,11 @@ def _nothing() -> None:
     """Wake no task: none waits."""
 
 
-def _wake(loop: "asyncio.AbstractEventLoop", readable: "asyncio.Future[None]") -> None:
-    with suppress(RuntimeError):  # that loop is closed, so no task waits there
-        loop.call_soon_threadsafe(_resolve, readable)
+def _wake(waited: "weakref.ref[asyncio.Future[None]]") -> None:
+    readable = waited()  # it isn't kept: a loop that was closed would keep its task, which then waits forever
+    if readable is not None:
+        with suppress(RuntimeError):  # that loop is closed, so no task waits there
+            readable.get_loop().call_soon_threadsafe(_resolve, readable)
 
 
 def _resolve(readable: "asyncio.Future[None]") -> None:

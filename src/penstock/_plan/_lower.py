@@ -306,8 +306,21 @@ def _unlike_parts(node: Node) -> str:
 
 
 def _counting(part: Node) -> list[str]:
-    """Return the steps of a part after which elements have no positions, in the order of the elements' way."""
-    return [verb_text(step) for step in walk(part) if length(step) is None and _counts(step)]
+    """Return the steps of a part after which elements have no positions, in the order of the elements' way.
+
+    A zip within it changes no number, and all its parts have the same steps, so those of its first part count.
+    """
+    found: list[str] = []
+    waiting = [part]
+    while waiting:
+        step = waiting.pop()
+        if isinstance(step, Combine) and not step.value.takes_one:
+            waiting.append(step.parts[0])
+            continue
+        if length(step) is None and _counts(step):
+            found.append(verb_text(step))
+        waiting.extend(parents_of(step))
+    return found[::-1]
 
 
 def _counts(step: Node) -> bool:

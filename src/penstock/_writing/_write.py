@@ -27,6 +27,7 @@ from penstock._graph import (
     need_count,
     need_finite,
     parse_bytes,
+    sampler_texts,
 )
 from penstock._loader import Loader
 from penstock._os import local_path
@@ -203,7 +204,7 @@ class Shards:
     total: int
     description: Mapping[str, Any]
     values: str
-    """A digest of the values that functions hold. These may be of no importance, such as a count of calls."""
+    """A digest of what functions and samplers hold. It may be of no importance, such as a count of calls."""
     tally: str | None = None
     """The path of a `_Tally`."""
 
@@ -370,10 +371,11 @@ def _describe(dataset: Dataset[Any], total: int, name: str, shard_bytes: int, fo
 
 
 def _identity(node: Node) -> tuple[dict[str, str], str]:
-    """Return digests of what decides a dataset's elements, and one of the values that its functions hold."""
+    """Return digests of what decides a dataset's elements, and one of what its functions and samplers hold."""
     details = all_details(node)
     more = _digest([*details["source"], *details["order"], *argument_texts(node)])
-    return {**fingerprint(node).parts(), **({"details": more} if more else {})}, _digest(details["functions"])
+    values = _digest([*details["functions"], *sampler_texts(node)])
+    return {**fingerprint(node).parts(), **({"details": more} if more else {})}, values
 
 
 def _digest(texts: Sequence[str]) -> str:
@@ -410,8 +412,9 @@ def _claim(shards: Shards) -> None:
         )
     if values != shards.values:
         warnings.warn(
-            f"the dataset's functions hold other values than in the call that began {folder!r}, in closures, defaults, "
-            f"attributes or globals; the shards that are there stay. If elements depend on these values: {_ELSEWHERE}",
+            f"the dataset's functions or samplers hold other values than in the call that began {folder!r}, in "
+            "closures, defaults, attributes or globals; the shards that are there stay. If elements depend on these "
+            f"values: {_ELSEWHERE}",
             stacklevel=4,
         )
 
