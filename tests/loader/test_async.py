@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -305,7 +305,7 @@ async def test_a_newer_iterator_ends_the_wait_of_an_older_one() -> None:
 def test_a_loop_that_was_closed_during_a_wait_leaves_the_iterator() -> None:
     """The next loop goes on with the batch that the closed one waited for."""
 
-    async def following(batches: ps.LoaderIterator[Any]) -> list[int]:
+    async def following(batches: AsyncIterator[Any]) -> list[int]:
         return list(await anext(batches))
 
     gate = Gate(0)
