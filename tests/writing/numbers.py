@@ -1,5 +1,6 @@
-"""The dataset that tests write, also in processes of their own: it needs no test's imports."""
+"""The dataset that tests write, also in processes of their own, and the content of a folder: no test is imported."""
 
+import hashlib
 import os
 from functools import partial
 from pathlib import Path
@@ -29,3 +30,8 @@ def waiting(folder: Path, own: int, element: dict[str, Any]) -> dict[str, Any]:
 def held(folder: Path, own: int) -> ps.Dataset[dict[str, Any]]:
     """Return a dataset whose elements wait so."""
     return numbers(60).map(partial(waiting, folder, own))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the content of each file of a folder, as a digest."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
