@@ -214,7 +214,7 @@ class LoaderIterator(Generic[T_co]):
         self._retired = ""
         self._ended = False
         self._reader = 0  # the thread that is inside `next`
-        self.waiting = _Waiting()
+        self.waiting: _Waiting = _Waiting()
         self._begin()
 
     def _begin(self) -> None:
