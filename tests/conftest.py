@@ -1,7 +1,7 @@
 """The setup of every test: nothing leaks, and properties are tried as the profile says.
 
-`HYPOTHESIS_PROFILE=soak` is the long profile: it tries each property on 2,000 examples instead of the same 30 at every
-run, and the tests that the short one leaves out run as well.
+`HYPOTHESIS_PROFILE=soak` is the long profile: it tries each property on 2,000 examples instead of the same 30 or fewer
+at every run, and the tests that the short one leaves out run as well.
 """
 
 import gc

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ def compute(element: Any) -> Any:
     return element
 
 
+def hold(number: int) -> int:
+    """Return the number after computing with the interpreter's lock, for some of its switch intervals."""
+    ends = time.thread_time() + 0.012
+    while time.thread_time() < ends:
+        pass
+    return number
+
+
 def stack_slowly(rows: list[Any]) -> Any:
     """Return the stacked rows after a while."""
     return np.stack(wait(rows))
@@ -38,6 +47,16 @@ class SlowSource:
 
     def __getitem__(self, key: int) -> int:
         return int(wait(key))
+
+
+class SlowRecords:
+    """Records that take a while to read."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, key: int) -> dict[str, int]:
+        return {"number": int(wait(key))}
 
 
 class AsyncSource(SlowSource):

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.errors import UsageError
 from penstock.observe import WhatIf
-from tests.observe.slow import SlowSource, hold, wait
+from tests.observe.steps import SlowRecords, hold, wait
 from tests.places import LINUX, PLACES
 
 SECONDS = 0.09
@@ -56,7 +56,7 @@ def large(number: int) -> Any:
 
 
 NUMBERS = ps.range(48, seed=7).shuffle()
-RECORDS = ps.read(SlowSource(), seed=7).shuffle().map(lambda record: record.pop("number"))
+RECORDS = ps.read(SlowRecords(), seed=7).shuffle().map(lambda record: record.pop("number"))
 RARE, LARGE = ps.range(640).map(wait_rarely).batch(4), ps.range(240).map(large).batch(4)
 THREADS = {"workers": "threads", "seconds": 0.001}
 

@@ -2,8 +2,8 @@
 
 The start of Python and these imports take a fifth of a second of processor time, and a fork takes a few milliseconds.
 The program is the rest of the fork's main module: it has one thread, streams and a session of its own, and Python ends
-it as it ends any other. A program whose promise is about imports, options, or random numbers that nobody seeded needs a
-Python of its own.
+it as it ends any other. A program whose promise is about imports or options needs a Python of its own. NumPy's global
+generator continues that of the forked process, unless the program seeds it.
 """
 
 import os

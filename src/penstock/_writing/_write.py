@@ -229,7 +229,7 @@ class Shards:
             UsageError: it hasn't.
         """
         found = _read_json(os.path.join(self.folder, _DESCRIPTION), self.description, _ELSEWHERE) or {}
-        if {**found, **self.description} != found:
+        if {**found, **self.description} != found:  # it has the values of the functions, too
             raise UsageError(
                 f"host {socket.gethostname()!r} doesn't see the {_DESCRIPTION} that this call has written to "
                 f"{self.folder!r}. Write to a folder that all hosts share, under the same path."

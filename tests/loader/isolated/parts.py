@@ -1,4 +1,4 @@
-"""Functions for helper processes, which import them by name; this module imports little, so that they start soon."""
+"""Functions for helper processes, which import them by name; this module imports no pytest, so that they start soon."""
 
 import itertools
 import multiprocessing

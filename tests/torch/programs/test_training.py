@@ -44,15 +44,14 @@ def main(folder, num_workers):
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(8 * 64, len(images.classes))
     )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(2):
         model.train()
         for pixels, labels in train_loader:
             loss = nn.functional.cross_entropy(model(pixels), labels)
-            model.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            with torch.no_grad():  # torch's optimizers import its compiler, which takes seconds
-                for parameter in model.parameters():
-                    parameter -= 0.1 * parameter.grad
+            optimizer.step()
             print(epoch, loss.item().hex())
         model.eval()
         with torch.no_grad():
