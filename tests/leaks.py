@@ -167,7 +167,7 @@ def _processes() -> dict[str, str]:
     return found
 
 
-_strangers: set[int] = set()  # the pids of other programs' processes at the last look, whose parents needn't be read
+_parents: dict[int, int] = {}  # of all processes at the last look; most of them needn't be read again
 
 
 def _descendants() -> list[int]:
@@ -175,12 +175,14 @@ def _descendants() -> list[int]:
     if not sys.platform.startswith("linux"):
         return [child.pid for child in psutil.Process().children(recursive=True)]
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    _strangers.intersection_update(pids)
-    parents = {pid: _parent(pid) for pid in pids - _strangers}
+    for pid in pids:
+        if _parents.get(pid) not in pids:  # it is new, or its parent has ended, so that it has another one
+            _parents[pid] = _parent(pid)
+    for pid in _parents.keys() - pids:
+        del _parents[pid]
     own = {os.getpid()}
-    while found := {pid for pid, parent in parents.items() if parent in own} - own:
+    while found := {pid for pid, parent in _parents.items() if parent in own} - own:
         own |= found
-    _strangers.update(parents.keys() - own)
     return sorted(own - {os.getpid()})
 
 

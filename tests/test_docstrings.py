@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             raise
         pytest.skip(f"{error.name} is not installed")
     monkeypatch.chdir(tmp_path)
+    linecache.clearcache()  # doctest's debugger looks at each file that is in it
     given = {**vars(module), "ps": penstock, "np": np}
     printed: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
