@@ -21,6 +21,8 @@ from tests.leaks import started_zarr as started_zarr
 from tests.profiles import IS_LONG, PROFILE
 from tests.programs.forked import forked_programs as forked_programs
 
+# The leak check collects after every test; between, a test's own collections would walk through what others keep.
+gc.set_threshold(20_000)
 # A shell that runs the tests in the background may have left SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,9 +1,10 @@
 """The types of sources, tests, benchmarks and examples, and of the programs on README.md and docs/, under two checkers.
 
 `python -m tests.architecture.type_checks` runs mypy and basedpyright beside each other. Each checks the pages together
-with the files that pyproject.toml names: a run of their own would read the library and the frameworks once more.
-basedpyright takes a minute of processor time for the tests, which mypy has checked as strictly, so it reads only
-`tests/typing`, which uses the library as its users do; `--all`, which a soak passes, has it read all tests.
+with its other files: a run of their own would read the library and the frameworks once more. mypy reads all that
+pyproject.toml names. Users have either checker, so that basedpyright reads what uses the library as they do: the pages,
+the examples and `tests/typing`. The rest takes it two more minutes of processor time, and mypy has checked it as
+strictly; `--all`, which a soak passes, has it read that too.
 
 Each page is one program, as where its blocks run, and mypy is as strict as for the sources, with the exceptions in
 pyproject.toml. basedpyright takes pages and examples less strictly, as `PYRIGHT` says: functions on pages have no
@@ -59,10 +60,7 @@ def main(arguments: list[str]) -> int:
     pages = write_programs(FOLDER)
     tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]
     files = [path for pattern in tools["mypy"]["files"] for path in CHECKOUT.glob(pattern)]
-    included = [
-        "tests/typing" if name == "tests" and arguments != ["--all"] else name
-        for name in tools["basedpyright"]["include"]
-    ]
+    included = tools["basedpyright"]["include"] if arguments == ["--all"] else ["tests/typing"]
     checkers = [
         subprocess.Popen(["mypy", *map(str, files), *map(str, pages)], cwd=CHECKOUT),
         subprocess.Popen(["basedpyright", *included, str(FOLDER)], cwd=CHECKOUT),

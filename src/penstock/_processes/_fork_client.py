@@ -106,7 +106,6 @@ class Server:
             command = [spawn.get_executable(), *flags(), "-c", _PROGRAM, json.dumps(begun)]
             self.pid = spawn_python(command, [control, program, tracker])
         self._watched: Final = os.pidfd_open(self.pid)
-        self._modules = LoadedModules()
 
     def send(self, message: bytes, descriptors: list[int]) -> None:
         """Send a message to the server.
@@ -115,16 +114,6 @@ class Server:
             OSError: it has ended.
         """
         socket.send_fds(self._control, [message], descriptors)
-
-    def follow_reloads(self) -> None:
-        """Have the server forget the modules that the program has loaded again since the last call.
-
-        Raises:
-            OSError: it has ended.
-        """
-        if reloaded := self._modules.take_changed():
-            with _memory(json.dumps(reloaded).encode()) as memory:
-                self.send(RELOADED, [memory])
 
     def exit_code(self, timeout: float) -> int | None:
         """Wait for the end of the server and return its exit code; None if it didn't end in time, or isn't known."""
@@ -172,8 +161,9 @@ class Servers:
     """Owns the servers of a program."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # protects the two below
+        self._lock = threading.Lock()  # protects the three below
         self._servers: dict[int | None, Server] = {}  # by threads
+        self._modules: LoadedModules | None = None  # since the first server
         self._spares = Counter[int | None]()
 
     def send(self, threads: int | None, message: bytes, descriptors: list[int]) -> Server:
@@ -190,6 +180,7 @@ class Servers:
                     return server
                 server.exit_code(SERVER_END_SECONDS)
                 server.close()
+            self._modules = self._modules or LoadedModules()
             self._servers[threads] = server = Server(threads)
             if self._spares[threads]:
                 server.send(SPARE, [])
@@ -207,9 +198,12 @@ class Servers:
     def follow_reloads(self) -> None:
         """Have all processes that are started from now on import modules as the program has them now."""
         with self._lock:
+            if self._modules is None or not (reloaded := self._modules.take_changed()):
+                return
             for server in self._servers.values():
-                with suppress(OSError):  # it has been killed, and the next one has no modules yet
-                    server.follow_reloads()
+                # One that has been killed needs nothing: the next one has no modules yet.
+                with suppress(OSError), _memory(json.dumps(reloaded).encode()) as memory:
+                    server.send(RELOADED, [memory])
 
     @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:
@@ -233,6 +227,7 @@ class Servers:
         for server in self._servers.values():
             server.close()
         self._servers = {}
+        self._modules = None
         self._spares.clear()
 
     def held(self) -> tuple[list[int], list[int]]:

@@ -39,17 +39,18 @@ class LoadedModules:
     def take_changed(self) -> list[str]:
         """Return the modules whose code isn't what it was, and note the code of all."""
         changed: list[str] = []
+        specifications, sources = self._specifications, self._sources
+        # A program with frameworks has thousands of modules, so that each look at one counts.
         for name, module in sys.modules.copy().items():
             if type(module) is not ModuleType:
                 continue  # a module of another type, such as a lazy one, may load something when it is looked at
-            specification = vars(module).get("__spec__")
-            if name in self._specifications:
-                source = self._sources.get(name)
-                is_same = specification is self._specifications[name]
-                if is_same and not (source is not None and source.is_followed(vars(module))):
-                    continue
+            specification = module.__dict__.get("__spec__")
+            is_same = specifications.get(name, self) is specification
+            if is_same and (name not in sources or not sources[name].is_followed(vars(module))):
+                continue
+            if name in specifications:
                 changed.append(name)
-            self._specifications[name] = specification
+            specifications[name] = specification
             self._sources.pop(name, None)
             if (path := edited_file(name)) is not None:
                 self._sources[name] = _Source(name, path, vars(module))
