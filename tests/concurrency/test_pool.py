@@ -13,7 +13,7 @@ import pytest
 from penstock.concurrency import CompletionStream, Worker, WorkerPool
 from penstock.errors import ClosedError, UsageError, WorkerError
 from tests.concurrency import workers
-from tests.concurrency.loops import IN_PLACES, on_loop, on_loops, ready, settle
+from tests.concurrency.loops import IN_PLACES, in_another_thread, on_loop, on_loops, ready, settle
 
 pytestmark = pytest.mark.each_value
 
@@ -195,6 +195,19 @@ async def test_outside_of_the_scope() -> None:
     await refused()
     with pytest.raises(UsageError, match="entered once"):
         await pool.__aenter__()
+
+
+@on_loops
+async def test_an_assign_from_another_loop_is_refused() -> None:
+    """It would wake no worker; the pool serves its own loop as before."""
+    async with WorkerPool(workers.Plain, 1) as pool:
+        with pytest.raises(UsageError, match="must be assigned by the event loop that entered the pool's scope"):
+            await in_another_thread(_assigned(pool))
+        assert await _assigned(pool) == 1
+
+
+async def _assigned(pool: WorkerPool[..., Any]) -> object:
+    return await (await pool.assign(1))
 
 
 @on_loop

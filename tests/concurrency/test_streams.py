@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.concurrency import CompletionStream, ExtendableStream, Stream
 from penstock.errors import ClosedError, UsageError
-from tests.concurrency.loops import on_loop, on_loops, settle
+from tests.concurrency.loops import in_another_thread, on_loop, on_loops, settle
 from tests.profiles import in_short
 
 
@@ -206,6 +206,51 @@ async def test_items_from_another_thread() -> None:
     received = [item async for item in stream]
     thread.join()
     assert received == [*range(100)]
+
+
+@on_loops
+async def test_another_loop_is_refused() -> None:
+    """While a loop uses a stream, a call from another loop, or from a thread without one, is refused: it wakes none."""
+    stream = ExtendableStream[int]()
+    async with asyncio.TaskGroup() as tasks:
+        reader = tasks.create_task(_read_all(stream))
+        await settle()
+        for call in (lambda: stream.put(1), stream.stop, stream.cancel):
+            with pytest.raises(UsageError, match="got a call from a thread without one"):
+                await asyncio.to_thread(call)
+        with pytest.raises(UsageError, match="got a call from another loop"):
+            await in_another_thread(stream.put_wait(1))
+        stream.put(2)
+        stream.stop()
+    assert reader.result() == [2]
+
+
+@on_loops
+async def test_another_loop_reads_a_stream_that_has_ended() -> None:
+    """A loop can't read a stream that another one uses; once it has ended, any loop can."""
+    stream = ExtendableStream[int]()
+    stream.put(1)
+    with pytest.raises(UsageError, match="got a call from another loop"):
+        await in_another_thread(_read_all(stream))
+    stream.stop()
+    received: list[int] = []
+
+    async def read() -> None:
+        received.extend(await _read_all(stream))
+
+    await in_another_thread(read())
+    assert received == [1]
+
+
+def test_loops_use_a_stream_one_after_the_other() -> None:
+    """Once a loop has ended, another one may use its stream."""
+    stream = ExtendableStream[int]()
+
+    async def put() -> None:
+        stream.put(1)
+
+    asyncio.run(put())
+    assert asyncio.run(_next(stream)) == 1
 
 
 def test_wrong_arguments_are_refused() -> None:

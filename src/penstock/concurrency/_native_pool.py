@@ -35,7 +35,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from penstock import _native
 from penstock.concurrency._native_job import NativeJob
-from penstock.concurrency._worker import for_a_future
+from penstock.concurrency._worker import for_a_future, running_loop
 from penstock.errors import ClosedError, UsageError
 
 _Result = TypeVar("_Result")
@@ -400,11 +400,3 @@ def join_mailbox(loop: asyncio.AbstractEventLoop) -> "Mailbox":
             "child: asyncio.run(...)"
         )
     return found.join()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread, if any."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

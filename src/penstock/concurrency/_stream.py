@@ -11,8 +11,10 @@ Guarantees:
     leaves the stream as if it had not been called.
   - The stream starts no task and has no finaliser: dropping a stream prints nothing.
 
-All methods must be called from the event loop's thread. Another thread calls `loop.call_soon_threadsafe(stream.put,
-item)`; an exception of `put` then goes to the loop's exception handler, so such a stream should have no capacity.
+All methods must be called from the thread of one event loop; while that loop runs, a call from elsewhere is refused,
+since it would not wake a waiting reader. Another thread calls `loop.call_soon_threadsafe(stream.put, item)`; an
+exception of `put` then goes to the loop's exception handler, so such a stream should have no capacity. A stream that
+has ended can be read by any loop.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
+from penstock.concurrency._worker import running_loop
 from penstock.errors import ClosedError, UsageError
 
 Item = TypeVar("Item")
@@ -57,6 +60,9 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
     read continues. StopAsyncIteration from `_next` or `_take` becomes a RuntimeError, since `stop()` ends a stream.
 
     The type parameters are the types of the items that are put and of those that are read.
+
+    A stream belongs to one event loop, whose thread calls all of its methods. Another thread calls
+    `loop.call_soon_threadsafe(stream.put, item)`.
 
     Args:
         capacity: how many unread items there may be. Default None: any number.
@@ -114,6 +120,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         if capacity is not None and capacity < 1:
             raise UsageError(f"capacity must be at least 1, or None for any number; got capacity={capacity}")
         self._capacity = capacity
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that has used the stream
         self._end: _End | None = None  # set when no more items can be put
         self._at_once = False  # the end comes before the held items
         self._finished = False  # the end was read
@@ -227,6 +234,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             penstock.errors.ClosedError: the stream has ended: nothing can be put any more
         """
         if self._end is None:
+            self._check_loop()
             self._finish_with(_End(None), at_once=False)
 
     def throw(self, error: BaseException, *, now: bool = False) -> None:
@@ -280,6 +288,7 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             the stream was cancelled
         """
         if not self._finished:
+            self._check_loop()
             self._finish_with(_End(asyncio.CancelledError("the stream was cancelled")), at_once=True)
 
     def __len__(self) -> int:
@@ -313,11 +322,13 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """Return the next item, after waiting for it. After the end it raises StopAsyncIteration.
 
         Raises:
-            UsageError: another read waits.
+            UsageError: another read waits, or another event loop uses the stream.
             RuntimeError: `_take` or `_next` raised StopAsyncIteration.
         """
         if self._is_being_read:
             raise UsageError("a stream is read by one task at a time; got a read while another one waits")
+        if self._end is None:
+            self._check_loop()
         if self._reader is None and (task := _current_task()) is not None:
             self._reader = weakref.ref(task)
         if not self._is_readable():
@@ -423,6 +434,24 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
     def _check_open(self) -> None:
         if self._end is not None:
             raise ClosedError("the stream has ended: nothing can be put any more")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        """Check that the loop that runs here is the one that uses the stream, while that runs.
+
+        Raises:
+            UsageError: it is another one, or none.
+        """
+        loop = running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_running():
+            raise UsageError(
+                f"a stream belongs to the event loop that has used it first; got a call from "
+                f"{'another loop' if loop is not None else 'a thread without one'}, which could not wake a reader "
+                "there. Call loop.call_soon_threadsafe(stream.put, item)"
+            )
+        self._loop = loop
 
     def _is_full(self) -> bool:
         return self._capacity is not None and self._held() + self._reserved >= self._capacity

@@ -15,7 +15,8 @@ Guarantees:
   - The death of a process, busy or idle, counts as such an exception: a WorkerError with its exit code.
   - A user's exception arrives as itself, with a note of the worker and the job.
 
-All methods must be called from the event loop's thread, by any of its tasks; one task enters and leaves the scope.
+All methods must be called from the event loop's thread, by any of its tasks; one task enters and leaves the scope. An
+`assign` from another loop is refused, since it would not wake a worker.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar, asser
 from penstock._caught import Caught, add_note
 from penstock._processes import GlobalSeeds, StartMethod, draw_seeds
 from penstock.concurrency._places import ProcessPlace, TaskPlace, ThreadPlace, pickled_factory
-from penstock.concurrency._worker import AsyncWorker, Place, Worker, for_a_future, is_own_cancellation
+from penstock.concurrency._worker import AsyncWorker, Place, Worker, for_a_future, is_own_cancellation, running_loop
 from penstock.errors import ClosedError, UsageError, WorkerError
 
 Job = ParamSpec("Job")
@@ -145,6 +146,7 @@ class WorkerPool(Generic[Job, Result]):
         self._tasks = asyncio.TaskGroup()
         self._seeds: GlobalSeeds | None = None  # for worker processes
         self._entered = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which the scope was entered
         self._left = False
         self._closed = False  # no job gets a worker any more
         self._error: BaseException | None = None  # the first one: die mode
@@ -165,6 +167,7 @@ class WorkerPool(Generic[Job, Result]):
         if self._entered:
             raise UsageError("a pool is entered once; make another one")
         self._entered = True
+        self._loop = asyncio.get_running_loop()
         self._seeds = draw_seeds() if self._place == "process" else None
         await self._tasks.__aenter__()
         for member in self._members:
@@ -204,6 +207,7 @@ class WorkerPool(Generic[Job, Result]):
         Raises:
             BaseException: the first exception that a worker raised; the pool is in die mode.
             ClosedError: the call is outside of the pool's scope, or the scope is left while it waits.
+            UsageError: the call is from another event loop than the one that entered the scope.
 
         Example:
             >>> import asyncio
@@ -275,6 +279,11 @@ class WorkerPool(Generic[Job, Result]):
     def _check_open(self) -> None:
         if not self._entered:
             raise ClosedError("the pool is not open; enter it first: async with pool")
+        if not self._left and running_loop() is not self._loop:
+            raise UsageError(
+                "jobs must be assigned by the event loop that entered the pool's scope; got another loop, such as that "
+                "of a pipeline. Enter a pool in that loop, or call asyncio.run_coroutine_threadsafe"
+            )
         if self._error is not None and not self._left:
             self._raise()
         if self._closed:
