@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, cast
 
 from penstock._printable import printable
 from penstock.errors import UsageError
@@ -203,7 +203,7 @@ class PipelineBuilder(Generic[InT, OutT]):
               str.isupper[1]: unchanged
             sink: up to 3 items
         """
-        return self._add(PathVariants(router, tuple(tuple(path) for path in paths), name=name))
+        return self._add(PathVariants(router, _as_tuples(paths), name=name))
 
     def add_sink(self, buffer_size: int = 3, *, max_bytes: int | None = None) -> Self:
         """Add the sink, in which finished items wait for the consumer; the last call.
@@ -300,3 +300,11 @@ class PipelineBuilder(Generic[InT, OutT]):
             raise UsageError(f"a pipeline begins with its source; got {added} first. Call add_source(…) before")
         if self._sink is not None:
             raise UsageError(f"a pipeline ends with its sink; got {added} after it. Call add_sink() last")
+
+
+def _as_tuples(paths: object) -> tuple[tuple[Stage, ...], ...]:
+    """Return paths as tuples; anything that isn't a path stays as it is, since `PathVariants` refuses it."""
+    if not isinstance(paths, Iterable):
+        return cast("tuple[tuple[Stage, ...], ...]", paths)
+    given = cast("Iterable[tuple[Stage, ...]]", paths)
+    return tuple(tuple(path) if isinstance(cast("object", path), Iterable) else path for path in given)

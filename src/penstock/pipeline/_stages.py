@@ -406,7 +406,8 @@ def check_stages(stages: tuple[object, ...]) -> None:
 
 
 def _check_executor(executor: object) -> None:
-    if not callable(getattr(executor, "submit", None)) and not isinstance(executor, WorkerProcesses):
+    is_executor = callable(getattr(executor, "submit", None)) or isinstance(executor, WorkerProcesses)
+    if not is_executor or isinstance(executor, type):
         raise UsageError(
             "an executor is a concurrent.futures.Executor, a ThreadExecutor or a ProcessExecutor; "
             f"got {executor!r:.200}. Pass one, such as ThreadExecutor(4), or omit executor for the pipeline's threads"

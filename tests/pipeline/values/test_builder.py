@@ -106,12 +106,14 @@ def test_a_missing_source_or_sink_and_a_second_source() -> None:
 def test_a_refused_call_adds_nothing() -> None:
     """A refused call, also one that repeats a name, doesn't change the builder."""
     builder = PipelineBuilder().add_source([1]).pipe(abs, name="a")
+    wrong: Any = [Pipe(abs)]
     refused: list[tuple[Callable[[], object], str]] = [
         (lambda: builder.pipe(abs, concurrency=0), "at least 1; got 0"),
         (lambda: builder.aggregate(0), "at least 1; got 0"),
         (lambda: builder.add_sink(0), "at least 1; got 0"),
         (lambda: builder.pipe(len, name="a"), "got name='a' again"),
         (lambda: builder.path_variants(abs, [[]], name="a"), "got name='a' again"),
+        (lambda: builder.path_variants(abs, wrong), r"each a tuple of stages; got \(Pipe\(abs\),\)"),
     ]
     for call, message in refused:
         with pytest.raises(UsageError, match=message):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from typing import Any, get_origin
+from typing import Any, cast, get_origin
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from penstock.pipeline import (
     Sink,
     Source,
     SubprocessPipeline,
+    ThreadExecutor,
 )
 from tests.profiles import in_short
 
@@ -158,6 +159,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Pipe(_plain, max_failures=Fraction(3, 2)), r"max_failures is .*; got Fraction\(3, 2\)"),
     (lambda: Pipe(_plain, max_failures=0.1), r"max_failures is .*; got 0.1"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
     (lambda: Pipe(_plain, executor=4), r"an executor is a .*; got 4\. Pass one"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - refused
+    (lambda: Pipe(_plain, executor=cast("Any", ThreadExecutor)), r"an executor is a .*; got <class .*ThreadExecutor'>"),
     (lambda: Pipe(_awaited, executor=_Workers()), r"an async op runs in the pipeline's event loop; got executor="),
     (lambda: Pipe(_streamed, executor=_Workers()), r"an async op runs in .* for _streamed\. Omit executor"),
     (

@@ -371,7 +371,7 @@ class TensorPipeReader:
         self._warned = True
         warnings.warn(
             f"{kept} received elements are still referenced, so the writer uses more memory for new ones. Keep fewer, "
-            "or use TensorPipeReader(copy=True), which returns copies.",
+            "or keep copies, which a TensorPipeReader(copy=True) returns.",
             stacklevel=9,
         )
 
