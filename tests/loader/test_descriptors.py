@@ -3,8 +3,10 @@
 import contextlib
 import gc
 import os
+import resource
 import select
 import weakref
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -103,6 +105,41 @@ def test_loaders_dropped_early_at_an_error_or_the_end_leave_no_descriptors(
         assert second == first or use() == second  # the first may have opened what stays open, such as a server
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def few_descriptors(more: int) -> Generator[None]:
+    """Let this process open only so many files more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd"))) + more + 1
+    opened: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(more):
+            os.close(opened.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts what Linux shows")
+@pytest.mark.parametrize("place", ["threads", "isolated"])
+def test_a_loader_that_may_open_too_few_files_fails_and_leaves_nothing(place: str) -> None:
+    """However many it may open, it says so at once, and ends the threads and processes that it has started."""
+
+    def use() -> list[int]:
+        with ps.Loader(NUMBERS.batch(4), **PLACES[place]) as loader:
+            return [len(batch) for batch in loader]
+
+    everything = use()  # starts what stays, such as a server
+    for more in range(24):
+        with few_descriptors(more), contextlib.suppress(OSError, ps.errors.MessageError):
+            assert use() == everything
 
 
 def full() -> None:

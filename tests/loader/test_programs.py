@@ -313,9 +313,9 @@ def test_an_error_for_lack_of_descriptors_names_kept_batches() -> None:
 
 
 LOOP = """
-from penstock._runtime import _scheduler
+from penstock._runtime import _worker_threads
 if {stuck} >= 0:
-    _scheduler.FUNCTION_SECONDS = 0.1  # at its end, the program waits so long for the stuck function
+    _worker_threads.FUNCTION_SECONDS = 0.1  # at its end, the program waits so long for the stuck function
 signal.signal(signal.SIGINT, signal.default_int_handler)
 late = threading.Event()
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock._ring import SlotRing
-from penstock._runtime._scheduler import WorkerThreads
+from penstock._runtime._worker_threads import WorkerThreads
 from tests.places import place_of
 
 
@@ -89,7 +89,7 @@ def test_closing_from_two_threads_gives_memory_up_once(monkeypatch: pytest.Monke
         if len(changes) == 2:
             threads.close()  # as another thread, at this moment
 
-    monkeypatch.setattr("penstock._runtime._scheduler.allow_recycled", allow)
+    monkeypatch.setattr("penstock._runtime._worker_threads.allow_recycled", allow)
     threads = WorkerThreads(SlotRing(1), 1, lambda _: lambda _: None)
     threads.close()
     assert changes[0] > 0

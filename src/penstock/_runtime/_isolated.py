@@ -148,7 +148,7 @@ class LoaderHelper(HelperProcess[BatchReader]):
 
     Attributes:
         replaced: rung when the process has died, and `death` and `successor` are set.
-        death: why it died.
+        death: why it died; an OSError if this program may open no more files, so it couldn't hold the process.
         successor: the helper that was started in its place, if a run had begun in it.
         has_begun: whether a run had.
         is_hopeless: whether it failed by itself before it had started; then no successor is started, which would fail
@@ -159,7 +159,7 @@ class LoaderHelper(HelperProcess[BatchReader]):
 
     def __init__(self, supervisor: Supervisor, setup: Setup, regions: tuple[Region, Region], *, copy: bool) -> None:
         self.replaced = Bell()
-        self.death: WorkerError | None = None
+        self.death: WorkerError | OSError | None = None
         self.successor: LoaderHelper | None = None
         self.has_begun = self.is_hopeless = False
         self.watch: DaemonThread | None = None
@@ -282,7 +282,7 @@ class Helpers:
             finally:
                 self._sending.release()
 
-    def reap(self, process: LoaderHelper) -> WorkerError:
+    def reap(self, process: LoaderHelper) -> WorkerError | OSError:
         """Wait until a dead process was replaced, and return why it died."""
         process.child.kill()  # its connection is lost, even if it still runs
         process.replaced.wait()
@@ -335,15 +335,25 @@ class Helpers:
             closed = self.is_closed
             if not closed:
                 self._processes.append(process)
-                process.watch = DaemonThread(partial(self._watch, process), "penstock-helper")
+                self._begin_watch(process)
         if closed:
             process.end()
         return process
 
+    def _begin_watch(self, process: LoaderHelper) -> None:
+        try:
+            process.watch = DaemonThread(partial(self._watch, process), "penstock-helper")
+        except BaseException:
+            self._end(process)
+            raise
+
     # -- in a thread for each process
 
     def _watch(self, process: LoaderHelper) -> None:
-        process.child.wait_for_end()
+        try:
+            process.child.wait_for_end()
+        except OSError as error:
+            process.death = error.with_traceback(None)
         with self._lock:
             closed = self.is_closed
         if not closed:
@@ -352,10 +362,12 @@ class Helpers:
 
     def _replace(self, process: LoaderHelper) -> None:
         """Find out why a process died, and start its successor."""
-        death, may_restart = self._supervisor.reap(process.child, started=process.has_started())
-        process.death = death
         if not process.reader.was_joined:
             process.reader.close()  # otherwise a consumer that waits for a batch would hang
+        if process.death is not None:
+            return
+        death, may_restart = self._supervisor.reap(process.child, started=process.has_started())
+        process.death = death
         process.is_hopeless = not may_restart
         if process.is_hopeless:
             return
@@ -596,7 +608,7 @@ class HelperSupplier(ReceivedSupplier):
         death = self._helpers.reap(process)
         self._process, self._lost = None, False
         self._deaths += 1
-        if process.is_hopeless:
+        if process.is_hopeless or isinstance(death, OSError):
             try:
                 raise death
             finally:

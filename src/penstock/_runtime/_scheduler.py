@@ -41,16 +41,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from penstock._caught import Caught, CaughtFailure, add_note
 from penstock._decisions import DELAY_MICROSECONDS, decide
 from penstock._graph import Context, parts_with_names, walk
-from penstock._memory import RECYCLED_BYTES, Lease, Memory, Region, allow_recycled, recycle_arrays
-from penstock._os import PROGRAM_ENDS, CommonBell, DaemonThread, HeldInterrupts, Listener, uninterrupted
+from penstock._memory import Lease, Memory, Region
+from penstock._os import PROGRAM_ENDS, CommonBell, HeldInterrupts, Listener, uninterrupted
 from penstock._plan import Plan
-from penstock._processes import FUNCTION_SECONDS
 from penstock._readings import UNREAD, Cause, Readings
 from penstock._ring import Claim, SlotRing
 from penstock._runtime._failing_work import Patience, Stall, describe_block, wait_until
@@ -59,10 +57,10 @@ from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._region_pool import ANY_SIZE, RegionPool
+from penstock._runtime._worker_threads import Task, WorkerThreads
 from penstock.errors import ClosedError, InternalError, UsageError
 
 _logger = logging.getLogger("penstock")
-Task = Callable[[Claim], None]
 
 
 class MemoryProvider(Protocol):
@@ -748,50 +746,6 @@ def _listener_of(client: Client) -> Listener:
     if client.listener is None:
         raise InternalError("a client joins a scheduler before its consumer waits")
     return client.listener
-
-
-class WorkerThreads:
-    """Owns `count` threads; each claims, runs and finishes blocks until the ring is stopped."""
-
-    def __init__(self, ring: SlotRing, count: int, make_task: Callable[[int], Task]) -> None:
-        """Start the threads.
-
-        Args:
-            ring: the ring in which blocks are claimed.
-            count: the number of threads, at least 1.
-            make_task: called in each thread, with its number; returns the function that runs a claimed block there, and
-                must not raise.
-        """
-        self._ring = ring
-        self._recycled_bytes = RECYCLED_BYTES
-        allow_recycled(self._recycled_bytes)
-        # The threads refer only to the ring and the task function, so that the owner of this object can be collected.
-        self._threads = [
-            DaemonThread(partial(_run_claims, ring, number, make_task), f"penstock-{number}") for number in range(count)
-        ]
-
-    def close(self) -> None:
-        """Stop claiming blocks, and wait for those that run."""
-        self._ring.stop()
-        deadline = monotonic() + FUNCTION_SECONDS
-        for thread in self._threads:
-            if not thread.is_current:
-                thread.wait(max(deadline - monotonic(), 0.0))
-        stuck = [thread.name for thread in self._threads if not thread.has_ended]
-        if stuck:
-            _logger.warning("still inside a function of the dataset after %s s: %s", FUNCTION_SECONDS, stuck)
-        self._threads = []
-        recycled_bytes, self._recycled_bytes = self._recycled_bytes, 0  # another thread may close this, too
-        allow_recycled(-recycled_bytes)
-
-
-def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
-    recycle_arrays()
-    task = make_task(number)
-    while (claim := ring.claim_wait(number)) is not None:
-        task(claim)
-        ring.finish(claim.slot, claim.block, number)
-        del claim  # so that a waiting thread keeps nothing alive
 
 
 def _memory_returned(scheduler: "weakref.ref[Scheduler]") -> None:
