@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import select
+import threading
 import weakref
 from collections.abc import Generator
 from typing import Any
@@ -140,6 +141,26 @@ def test_a_loader_that_may_open_too_few_files_fails_and_leaves_nothing(place: st
     for more in range(24):
         with few_descriptors(more), contextlib.suppress(OSError, ps.errors.MessageError):
             assert use() == everything
+
+
+@pytest.mark.parametrize(("place", "most"), [("threads", 1), ("processes", 1), ("isolated", 0)])
+def test_a_loader_that_may_start_too_few_threads_fails_and_leaves_nothing(
+    place: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is Python's, and what has been started until then ends."""
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_few(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) > most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with ps.Loader(NUMBERS.batch(4), **PLACES[place]) as loader:
+        monkeypatch.setattr(threading.Thread, "start", start_few)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            next(iter(loader))
+        monkeypatch.undo()
 
 
 def full() -> None:

@@ -185,7 +185,7 @@ class WorkerProcesses:
         try:
             for number in range(count):
                 self._threads.append(DaemonThread(partial(self._watch, number), f"penstock-{number}"))
-        except OSError as error:
+        except BaseException as error:
             self._explain(error)
             self.close()
             raise
@@ -304,7 +304,7 @@ class WorkerProcesses:
         if isinstance(message, list):
             self._send(child, cast("list[int]", message))
         elif isinstance(message, Prepared):
-            assert child.pid  # known from here on to all threads, of which only one may wait for it
+            child.wait_until_started()  # here, since only one thread may wait for it
             with self._begun:
                 self._newest[number] = child
                 self._begun.notify_all()
