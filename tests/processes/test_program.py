@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -179,3 +181,23 @@ def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None
         assert running.communicate(timeout=SECONDS) == ("", "")
         assert running.returncode == 0
     assert (tmp_path / "found").read_text().split() == ["/dev/null"] * len(closed)
+
+
+STRICT = """
+if __name__ == "__main__":
+    child = ChildProcess(answer, (), name="process", start_method=None)
+    print(os.readlink(f"/proc/self/fd/{child.fileno()}"))
+    child.close()
+"""
+
+
+@pytest.mark.parametrize("arguments", [["-O"], ["-W", "error", "-bb"]], ids=["without assertions", "warnings"])
+def test_a_program_with_options_of_python(arguments: list[str], tmp_path: Path) -> None:
+    """Warnings of files without an encoding end no process where they are errors; nothing depends on assertions."""
+    script = tmp_path / "strict.py"
+    script.write_text(BEGINNING + STRICT)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNDEFAULTENCODING": "1"}
+    command = [sys.executable, *arguments, str(script)]
+    run = subprocess.run(command, env=environment, timeout=SECONDS, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "anon_inode:[pidfd]\n", "")

@@ -92,8 +92,12 @@ class ChildProcess:
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the process has ended; wait until it is started."""
-        assert self.pid >= 0
+        self.wait_until_started()
         return self._process.fileno()
+
+    def wait_until_started(self) -> None:
+        """Wait until the process is started, or never will be."""
+        _ = self.pid
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a message or the end of the process; return False if neither came in time."""

@@ -434,8 +434,8 @@ class ForkedProgram(BaseProcess):
 
 def name_process(name: str) -> None:
     """Have the system's lists show this process by a name of at most 15 characters."""
-    with suppress(OSError), open("/proc/self/comm", "w") as shown:
-        shown.write(name)
+    with suppress(OSError), open("/proc/self/comm", "wb") as shown:
+        shown.write(name.encode())
 
 
 def _keep_operators() -> None:
