@@ -183,6 +183,29 @@ def test_a_program_without_standard_streams(closed: str, tmp_path: Path) -> None
     assert (tmp_path / "found").read_text().split() == ["/dev/null"] * len(closed)
 
 
+WITHOUT_FILES = """
+import errno, resource
+from penstock._processes._main_module import check_guard, is_imported
+
+if __name__ == "__main__":
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        check_guard()
+    except OSError as error:
+        print(error.errno == errno.EMFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    check_guard()
+    print(is_imported())
+"""
+
+
+def test_a_program_that_may_open_no_file_keeps_its_guard(tmp_path: Path) -> None:
+    """A script that can't be read for a moment doesn't count as one without a guard."""
+    with program(WITHOUT_FILES, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("True\nTrue\n", "")
+
+
 STRICT = """
 if __name__ == "__main__":
     child = ChildProcess(answer, (), name="process", start_method=None)

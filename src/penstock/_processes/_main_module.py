@@ -16,6 +16,7 @@ work.
 """
 
 import ast
+import errno
 import importlib.util
 import inspect
 import os
@@ -168,15 +169,29 @@ def _script() -> _Script:
 
 @cache  # parsing takes 20 ms for 1,000 lines, and a loader asks three times
 def _script_at(path: str) -> _Script:
-    with suppress(OSError, SyntaxError, ValueError, TypeError):
-        with open(path, "rb") as file:
-            module = ast.parse(file.read())
+    with suppress(SyntaxError, ValueError, TypeError):
+        module = ast.parse(_source(path))
         conditions = tuple(statement for statement in module.body if isinstance(statement, ast.If))
         held = [node for node in ast.walk(module) if isinstance(node, _INNER)]
         names = [node for each in held for node in ast.walk(each) if isinstance(node, ast.Name)]
         used = {node.id for node in names if isinstance(node.ctx, ast.Load) and not node.id.startswith("__")}
         return _Script(conditions, frozenset(used))
     return _Script()
+
+
+def _source(path: str) -> bytes:
+    """Return a file's content; nothing if it can't be read.
+
+    Raises:
+        OSError: too many files are open at this moment, so the script would seem to have no guard.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise
+        return b""
 
 
 def _guards() -> Iterator[ast.If]:
