@@ -9,7 +9,7 @@ _MODULES: Final = {
     "COLLATE_JOB_SECONDS": "penstock._runtime._collate_supplier",
     "COLLATE_WHOLE_SECONDS": "penstock._runtime._collate_supplier",
     "EMPTY_ELEMENTS": "penstock._streaming._empty_passes",
-    "FUNCTION_SECONDS": "penstock._runtime._scheduler",
+    "FUNCTION_SECONDS": "penstock._runtime._worker_threads",
     "LONG_WAIT_SECONDS": "penstock._runtime._failing_work",
     "LOOKED_AT_SECONDS": "penstock._loader._hints",
     "MAX_OPEN": "penstock.sources._kept_open",

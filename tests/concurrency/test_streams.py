@@ -2,8 +2,10 @@
 
 import asyncio
 import gc
+import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,7 +54,7 @@ async def test_the_stream_is_its_own_iterator() -> None:
     assert await _read_all(stream) == [4, 5]
 
 
-async def _next(stream: ExtendableStream[int]) -> int:
+async def _next(stream: Stream[Any, int]) -> int:
     return await anext(stream)
 
 
@@ -240,6 +242,34 @@ async def test_another_loop_reads_a_stream_that_has_ended() -> None:
 
     await in_another_thread(read())
     assert received == [1]
+
+
+@on_loops
+async def test_another_loop_may_not_wait_for_a_job() -> None:
+    """A stream that has ended, but whose job hasn't completed, can't wake another loop; once it has, that may read."""
+    stream = CompletionStream[int]()
+    future = asyncio.get_running_loop().create_future()
+    stream.put(future)
+    stream.stop()
+    with pytest.raises(UsageError, match="got a call from another loop"):
+        await in_another_thread(_next(stream))
+    future.set_result(1)
+    await settle()
+
+    async def read() -> None:
+        assert await _next(stream) == 1
+        stream.cancel()  # the loop that reads it now may do so
+
+    await in_another_thread(read())
+
+
+@on_loops
+async def test_a_stream_that_a_loop_has_filled_is_pickled() -> None:
+    """It is read by the loop of another process."""
+    stream = ExtendableStream[int]()
+    stream.put(1)
+    stream.stop()
+    assert await _read_all(pickle.loads(pickle.dumps(stream))) == [1]
 
 
 def test_loops_use_a_stream_one_after_the_other() -> None:

@@ -161,9 +161,10 @@ class Servers:
     """Owns the servers of a program."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # protects the three below
+        self._lock = threading.Lock()  # protects the four below
         self._servers: dict[int | None, Server] = {}  # by threads
         self._modules: LoadedModules | None = None  # since the first server
+        self._reloaded: list[str] = []  # what the servers don't know yet
         self._spares = Counter[int | None]()
 
     def send(self, threads: int | None, message: bytes, descriptors: list[int]) -> Server:
@@ -196,14 +197,20 @@ class Servers:
 
     @uninterrupted
     def follow_reloads(self) -> None:
-        """Have all processes that are started from now on import modules as the program has them now."""
+        """Have all processes that are started from now on import modules as the program has them now.
+
+        Raises:
+            OSError: too many files are open; the next call repeats what this one didn't do.
+        """
         with self._lock:
-            if self._modules is None or not (reloaded := self._modules.take_changed()):
+            self._reloaded += self._modules.take_changed() if self._modules is not None else []
+            if not self._reloaded:
                 return
-            for server in self._servers.values():
-                # One that has been killed needs nothing: the next one has no modules yet.
-                with suppress(OSError), _memory(json.dumps(reloaded).encode()) as memory:
-                    server.send(RELOADED, [memory])
+            with _memory(json.dumps(self._reloaded).encode()) as memory:
+                for server in self._servers.values():
+                    with suppress(OSError):  # it has been killed, and the next one has no modules yet
+                        server.send(RELOADED, [memory])
+            self._reloaded = []
 
     @uninterrupted
     def want_spare(self, threads: int | None, change: int) -> None:
@@ -228,6 +235,7 @@ class Servers:
             server.close()
         self._servers = {}
         self._modules = None
+        self._reloaded = []
         self._spares.clear()
 
     def held(self) -> tuple[list[int], list[int]]:

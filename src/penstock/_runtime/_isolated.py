@@ -356,9 +356,11 @@ class Helpers:
             process.death = error.with_traceback(None)
         with self._lock:
             closed = self.is_closed
-        if not closed:
-            self._replace(process)
-        process.replaced.ring()
+        try:
+            if not closed:
+                self._replace(process)
+        finally:  # also of an error in a filter of the log: the consumer would wait for ever
+            process.replaced.ring()
 
     def _replace(self, process: LoaderHelper) -> None:
         """Find out why a process died, and start its successor."""
@@ -607,7 +609,8 @@ class HelperSupplier(ReceivedSupplier):
     def _reap(self, process: LoaderHelper) -> None:
         death = self._helpers.reap(process)
         self._process, self._lost = None, False
-        self._deaths += 1
+        if not isinstance(death, OSError):
+            self._deaths += 1
         if process.is_hopeless or isinstance(death, OSError):
             try:
                 raise death

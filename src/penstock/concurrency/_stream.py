@@ -14,7 +14,7 @@ Guarantees:
 All methods must be called from the thread of one event loop; while that loop runs, a call from elsewhere is refused,
 since it would not wake a waiting reader. Another thread calls `loop.call_soon_threadsafe(stream.put, item)`; an
 exception of `put` then goes to the loop's exception handler, so such a stream should have no capacity. A stream that
-has ended can be read by any loop.
+has ended, and whose items have all completed, can be read by any loop.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
 
     The type parameters are the types of the items that are put and of those that are read.
 
-    A stream belongs to one event loop, whose thread calls all of its methods. Another thread calls
-    `loop.call_soon_threadsafe(stream.put, item)`.
+    A stream belongs to one event loop, whose thread calls all of its methods; while that loop runs, a call from
+    elsewhere raises UsageError. Another thread calls `loop.call_soon_threadsafe(stream.put, item)`.
 
     Args:
         capacity: how many unread items there may be. Default None: any number.
@@ -327,8 +327,10 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
         """
         if self._is_being_read:
             raise UsageError("a stream is read by one task at a time; got a read while another one waits")
-        if self._end is None:
+        if self._end is None or not self._is_readable():
             self._check_loop()
+        else:
+            self._loop = running_loop()
         if self._reader is None and (task := _current_task()) is not None:
             self._reader = weakref.ref(task)
         if not self._is_readable():
@@ -436,6 +438,9 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             raise ClosedError("the stream has ended: nothing can be put any more")
         self._check_loop()
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_loop": None}  # which can't be pickled, and is another one there
+
     def _check_loop(self) -> None:
         """Check that the loop that runs here is the one that uses the stream, while that runs.
 
@@ -447,9 +452,9 @@ class Stream(ABC, AsyncIterator[Read], Generic[Item, Read]):
             return
         if self._loop is not None and self._loop.is_running():
             raise UsageError(
-                f"a stream belongs to the event loop that has used it first; got a call from "
-                f"{'another loop' if loop is not None else 'a thread without one'}, which could not wake a reader "
-                "there. Call loop.call_soon_threadsafe(stream.put, item)"
+                "a stream belongs to the event loop that uses it; got a call from "
+                f"{'another loop' if loop is not None else 'a thread without one'}, which could not wake a task "
+                "there. Call it in that loop, or its method by loop.call_soon_threadsafe"
             )
         self._loop = loop
 

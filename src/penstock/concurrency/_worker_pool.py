@@ -281,8 +281,8 @@ class WorkerPool(Generic[Job, Result]):
             raise ClosedError("the pool is not open; enter it first: async with pool")
         if not self._left and running_loop() is not self._loop:
             raise UsageError(
-                "jobs must be assigned by the event loop that entered the pool's scope; got another loop, such as that "
-                "of a pipeline. Enter a pool in that loop, or call asyncio.run_coroutine_threadsafe"
+                "jobs must be assigned by the event loop that entered the pool's scope; got another one, such as "
+                "that of a pipeline, or none. Enter a pool in that loop, or call asyncio.run_coroutine_threadsafe"
             )
         if self._error is not None and not self._left:
             self._raise()
