@@ -114,6 +114,7 @@ def test_any_thread_may_call() -> None:
 def test_a_short_block_keeps_the_interpreters_lock() -> None:
     """No other thread computes meanwhile, for which the block would wait longer than it takes."""
     permutation, positions = Permutation(2**40, seed=7), np.arange(8)
+    permutation.block(positions)  # the first block makes the native permutation, which gives the lock up
     gate, ran = threading.Lock(), list[int]()
     gate.acquire()
 
