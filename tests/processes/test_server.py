@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock._processes._fork_client import servers
+from penstock._processes._fork_server import START
 from penstock._processes._reloads import LoadedModules
 from tests.leaks import spares_of
 from tests.processes import functions
@@ -24,6 +26,7 @@ from tests.processes.helping import SECONDS, open_spare, received, started, supe
 
 MakeFunction = Callable[[str, str], Callable[..., None]]
 
+NO_DESCRIPTOR = 1 << 30
 MODULE = """
 import os, pathlib
 from tests.processes.beginning import begin
@@ -239,6 +242,17 @@ def test_the_server_is_killed_while_it_reports_a_process(make_function: MakeFunc
         assert child.death(started=False).exit_code == -signal.SIGKILL
     with started(function) as child:
         assert received(child)[0] == child.pid
+
+
+def test_a_message_that_the_system_refuses_leaves_the_server_alone() -> None:
+    """The system may refuse descriptors, such as those beyond a limit on how many are on their way."""
+    with started(functions.report) as child:
+        server = server_of(child.pid)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            servers.send(None, START, [NO_DESCRIPTOR])
+        with started(functions.report) as other:
+            assert server_of(other.pid) == server
+        assert received(child)["pid"] == child.pid
 
 
 def test_the_server_is_killed() -> None:

@@ -111,7 +111,8 @@ class Server:
         """Send a message to the server.
 
         Raises:
-            OSError: it has ended.
+            ConnectionError: it has ended.
+            OSError: the system refuses the message.
         """
         socket.send_fds(self._control, [message], descriptors)
 
@@ -172,11 +173,14 @@ class Servers:
 
         Returns:
             The server.
+
+        Raises:
+            OSError: the system refuses the message, perhaps since too many descriptors are on their way to the server.
         """
         with self._lock:
             server = self._servers.get(threads)
             if server is not None:
-                with suppress(OSError):  # it has been killed
+                with suppress(ConnectionError):  # it has been killed
                     server.send(message, descriptors)
                     return server
                 server.exit_code(SERVER_END_SECONDS)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
 _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
-_NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
+_NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}  # the last: of those on their way
 _DESCRIPTORS_EACH: Final = 6
 _DESCRIPTORS: Final = b"descriptors"
 _RELEASED: Final = b"released"
