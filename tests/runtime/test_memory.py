@@ -27,6 +27,7 @@ from tests.equivalence.definition import digest, digests, epoch_of
 from tests.loader.gates import Gate
 from tests.places import LINUX, PLACES, in_places, place_of
 from tests.profiles import IS_LONG, in_short
+from tests.programs.forked import outcome
 from tests.promptness import PATIENCE_SECONDS
 from tests.runtime.large_rows import ROW, Sized, always, larger, reported, results, row
 from tests.transport.owners import recycled_bytes
@@ -526,3 +527,34 @@ def test_large_elements_without_a_batch_are_in_bounded_memory() -> None:
             assert digest(element) == digest(dataset[number])
             most = max(most, leased_slots())
     assert 0 < most <= window + 1
+
+
+KEEPING = """
+import numpy as np
+from penstock._memory import ALIGNMENT, Memory, aligned, create_region, open_region
+from penstock._runtime._room import Offers, Room
+from penstock._runtime._sent_elements import received_elements, send_elements
+
+memory, kept, starts, sent = create_region(1 << 24), [], [0], []
+
+def take(size_bytes):
+    starts.append(starts[-1] + aligned(size_bytes))
+    return starts[-2]
+
+def made():
+    kept.append(np.full((1 << 20) + ALIGNMENT, len(kept), np.uint8))
+    return kept[-1:]
+
+room = Room(memory, take, Offers())
+for _ in range(5):
+    sent += send_elements(made, room)
+lease = Memory().lease(open_region(memory.descriptor), 0)  # what the consumer sees
+print([np.unique(element).tolist() for element in received_elements(sent, lease, 0)])
+"""
+
+
+@LINUX
+@pytest.mark.usefixtures("forked_programs")
+def test_an_array_that_a_function_keeps_has_pages_of_its_own() -> None:
+    """They become private to the process, and no other elements that it sends are in them."""
+    assert outcome(KEEPING).stdout == "[[0], [1], [2], [3], [4]]\n"

@@ -11,6 +11,7 @@ A function may keep its result, as a cache does. The end of the offer shows that
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from mmap import PAGESIZE
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -58,12 +59,17 @@ def send_elements(compute: Callable[[], list[Element]], room: Room) -> list[Sent
     offers, size_bytes = room.offers, room.offers.size_bytes
     if not size_bytes:
         return _sent(compute(), room, None)
-    start_bytes = room.take(size_bytes)
+    # Pages of its own, since those of an array that the function keeps become private.
+    start_bytes = _in_pages(room.take(_in_pages(size_bytes) + PAGESIZE))
     offers.begin(room.memory, start_bytes)
     try:
         return _sent(compute(), room, start_bytes)
     finally:  # the elements were dropped
         offers.end(room.memory)
+
+
+def _in_pages(size_bytes: int) -> int:
+    return -(-size_bytes // PAGESIZE) * PAGESIZE
 
 
 def _sent(elements: list[Element], room: Room, offered: int | None) -> list[SentElements]:
