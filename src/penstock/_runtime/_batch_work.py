@@ -41,7 +41,7 @@ from penstock._runtime._batches import (
     with_masks,
     write_evaluated,
 )
-from penstock._runtime._jobs import BlockSize, Job, Learned, Places, Shape, Work, own_bytes, step_of
+from penstock._runtime._jobs import BlockSize, Coordinates, Job, Learned, Shape, Work, own_bytes, step_of
 from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, in_memory, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
@@ -121,7 +121,7 @@ class BatchWork(Work):
         self._lists = layout.lists if layout is not None and shared and not makes_batches else []
         shape = Shape(
             self._bounds,
-            _whole_batches(cut.rows, self._bounds) if makes_batches else cut.bounds(rows, self.places),
+            _whole_batches(cut.rows, self._bounds) if makes_batches else cut.bounds(rows, self.coordinates),
             step_range.first.step,
             has_merge=has_merge,
             sends_results=layout is None or makes_batches or bool(self._lists),
@@ -164,8 +164,8 @@ class BatchWork(Work):
         is_leased = not self._program.above and row_layout(self._program, self._learned) is not None
         return 0 if is_leased else own_bytes(batch, most_items, self._columns)
 
-    def places(self, start: int, stop: int) -> Places:
-        return Places(self._program.rows, *row_coordinates(self._spans(start, stop)))
+    def coordinates(self, start: int, stop: int) -> Coordinates:
+        return Coordinates(self._program.rows, *row_coordinates(self._spans(start, stop)))
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Write rows into memory; add the elements to the results if the layout isn't known, else the texts."""

@@ -260,10 +260,10 @@ def describe_block(job: Job[Work], block: int) -> str:
 
 
 def _records(job: Job[Work], block: int) -> str:
-    places = job.places(block)
-    if places is None:
+    at = job.coordinates(block)
+    if at is None:
         return ""
-    return f", {_records_at(places.node, places.epochs, places.positions)}"
+    return f", {_records_at(at.node, at.epochs, at.positions)}"
 
 
 def _records_at(node: Node, epochs: Integers, positions: Integers) -> str:

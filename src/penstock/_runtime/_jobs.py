@@ -169,8 +169,8 @@ class Learned(Generic[AnyLayout]):
         return found if known is None else known + self._SMOOTHING * (found - known)
 
 
-class Places(NamedTuple):
-    """The places of rows in the dataset: a node, their epochs and positions there, and the number of the input."""
+class Coordinates(NamedTuple):
+    """The coordinates of rows: a node, their epochs and positions there, and the number of the input."""
 
     node: Node
     epochs: Integers
@@ -189,17 +189,17 @@ class BlockSize(NamedTuple):
     whole_batches: bool = False
     """Whether a block has all rows of its last row's batch, and makes the batches itself, the steps above included."""
 
-    def bounds(self, total: int, places: Callable[[int, int], Places]) -> Sequence[int]:
+    def bounds(self, total: int, coordinates: Callable[[int, int], Coordinates]) -> Sequence[int]:
         """Return the first row of each block, and the number of rows; at least one block.
 
         Args:
             total: the number of rows.
-            places: returns the places of a span of rows.
+            coordinates: returns the coordinates of a span of rows.
         """
         bounds = [*range(0, max(total, 1), self.rows), total]
         if not self.whole_parents or len(bounds) == 2:
             return bounds
-        at = places(0, total)
+        at = coordinates(0, total)
         parents = parents_of_block(at.node, at.epochs, at.positions)
         ends = np.append(np.flatnonzero(parents[1:] != parents[:-1]) + 1, total)
         found: list[int] = ends[np.searchsorted(ends, bounds[1:])].tolist()
@@ -314,8 +314,8 @@ class Work(ABC):
         """Write rows into leased memory from now on; the lease lives as long as any view of it."""
         del memory
 
-    def places(self, start: int, stop: int) -> Places | None:
-        """Return the places of the rows [start, stop) in the dataset; None where rows aren't computed from these."""
+    def coordinates(self, start: int, stop: int) -> Coordinates | None:
+        """Return the coordinates of the rows [start, stop); None where rows aren't computed from these."""
         del start, stop
         return None
 
@@ -414,22 +414,22 @@ class Job(Generic[AnyWork]):
         first = self.work.shape.bounds[step]
         return first_step + step, (start - first, stop - 1 - first) if start < stop else None
 
-    def places(self, block: int) -> Places | None:
-        """Return the places of a block's rows in the dataset; None where rows aren't computed from these."""
-        return self.work.places(*self.bounds_of(block))
+    def coordinates(self, block: int) -> Coordinates | None:
+        """Return the coordinates of a block's rows; None where rows aren't computed from these."""
+        return self.work.coordinates(*self.bounds_of(block))
 
     def upcoming(self, block: int) -> list[Upcoming]:
         """Return the records of async sources that a block needs."""
-        places = self.places(block)
-        return [] if places is None else list(upcoming(places.node, places.epochs, places.positions))
+        at = self.coordinates(block)
+        return [] if at is None else list(upcoming(at.node, at.epochs, at.positions))
 
     def among(self, elements: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
         """Return those of some elements, given as in `Context.crashing_rows`, that are rows of the job."""
-        places = self.places(self.blocks)
-        if places is None:
+        at = self.coordinates(self.blocks)
+        if at is None:
             return set()
-        at = zip(places.epochs.tolist(), places.positions.tolist(), strict=True)
-        return {(*each, *places.block_input) for each in at}.intersection(elements)
+        rows = zip(at.epochs.tolist(), at.positions.tolist(), strict=True)
+        return {(*each, *at.block_input) for each in rows}.intersection(elements)
 
     # -- in a worker
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock._graph import Context
 from penstock._plan import Plan
-from penstock._runtime._jobs import BlockSize, Job, Places, Shape, Work
+from penstock._runtime._jobs import BlockSize, Coordinates, Job, Shape, Work
 from penstock._runtime._sent_blocks import SentBlock
 from penstock._streaming import BlockInput, InputRange, read_inline
 
@@ -46,17 +46,17 @@ class SpanWork(Work):
         self.block_input = block_input
         self.span = span
         self._cut = cut
-        super().__init__(Shape((0, len(span)), cut.bounds(len(span), self.places), sends_results=True))
+        super().__init__(Shape((0, len(span)), cut.bounds(len(span), self.coordinates), sends_results=True))
 
     def task(self) -> SpanTask:
         block_input = self.block_input
         return SpanTask(block_input.number, block_input.epoch, block_input.input_range, self.span, self._cut)
 
-    def places(self, start: int, stop: int) -> Places:
+    def coordinates(self, start: int, stop: int) -> Coordinates:
         span = self.span[start:stop]
         positions = self.block_input.input_range.positions(span.start, span.stop)
         epochs = np.full(len(positions), self.block_input.epoch, np.int64)
-        return Places(self.block_input.node, epochs, positions, (self.block_input.number,))
+        return Coordinates(self.block_input.node, epochs, positions, (self.block_input.number,))
 
     def compute(self, results: list[Any], start: int, stop: int, context: Context) -> None:
         """Add the span of the rows, and the elements of its positions, to the results."""
