@@ -1,6 +1,7 @@
 """Reads of blocks of keys: the source's fastest method, retries, and errors that name the key."""
 
 import errno
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import penstock as ps
 from penstock.errors import SourceError
 from penstock.sources import Source, as_source, read_records, read_spans
 from tests.constants import SetConstant
+from tests.programs.forked import outcome
 
 
 class Letters:
@@ -325,3 +327,46 @@ def test_a_source_that_changes_its_keys_is_an_error(kind: type[Sorting] | type[S
         read_records(source, keys)
     assert keys.tolist() == [2, 0]
     assert read_records(source, np.sort(keys)) == ["0", "2"]
+
+
+WITHOUT_FILES = """
+import asyncio, os, resource
+import penstock as ps
+
+class Numbers:
+    def __len__(self):
+        return 9
+
+    async def read(self, keys):
+        await asyncio.sleep(0)
+        return keys.tolist()
+
+def try_with(spare):
+    dataset, limits = ps.read(Numbers()), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1 + spare, limits[1]))
+    try:
+        found = dataset[3]
+    except OSError as error:
+        assert "Too many open files" in str(error)
+        found = "failed"
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    print(found, dataset[3], flush=True)
+
+most = max(map(int, os.listdir("/proc/self/fd")))
+while (used := os.open(os.devnull, os.O_RDONLY)) < most:
+    pass
+for spare in range(8):
+    if os.fork() == 0:  # in which no other loop is about to end
+        try_with(spare)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the program looks at its descriptors in /proc")
+@pytest.mark.usefixtures("forked_programs")
+def test_an_async_source_whose_loop_finds_no_descriptors_says_so() -> None:
+    """The read raises an error, and the next one tries again."""
+    lines = outcome(WITHOUT_FILES).stdout.splitlines()
+    assert lines == sorted(lines, reverse=True)
+    assert (len(lines), lines[0], lines[-1]) == (8, "failed 3", "3 3")

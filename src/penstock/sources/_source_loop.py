@@ -237,8 +237,12 @@ def _result_of(outcome: Outcome) -> object:
 
 
 def _serve(started: "Future[_RunningLoop]") -> None:
-    with suppress(asyncio.CancelledError), asyncio.Runner() as runner:
+    with Caught() as caught, asyncio.Runner() as runner:
         runner.run(_main(started))
+    if not started.done():  # the loop found no descriptors
+        started.set_exception(caught.taken())
+    elif not isinstance(caught.error, asyncio.CancelledError | None):
+        raise caught.taken()
 
 
 async def _main(started: "Future[_RunningLoop]") -> None:
