@@ -41,7 +41,7 @@ from penstock._runtime._batches import (
     with_masks,
     write_evaluated,
 )
-from penstock._runtime._jobs import BlockSize, Coordinates, Job, Learned, Shape, Work, own_bytes, step_of
+from penstock._runtime._jobs import BlockSize, Coordinates, Job, Learned, Shape, Work, batch_index, own_bytes
 from penstock._runtime._policy import READ_BYTES
 from penstock._runtime._sent_batches import SentRun, in_memory, received, send
 from penstock._runtime._sent_elements import received_elements, send_elements
@@ -228,7 +228,7 @@ class BatchWork(Work):
         """Make the batches of a block, with the steps above applied, in the room for them; return what is sent."""
         if self.room is None:
             raise InternalError("a worker process that makes batches has room for them")
-        first, end = step_of(self._bounds, start), step_of(self._bounds, stop - 1) + 1
+        first, end = batch_index(self._bounds, start), batch_index(self._bounds, stop - 1) + 1
         steps = self.step_range.part(first, end - first)
         merged = itertools.chain.from_iterable(self._read(*part, context) for part in self._read_at_once(first, end))
         made = finished_batches(self._program, self._shard, steps, merged, context)
@@ -243,7 +243,7 @@ class BatchWork(Work):
         row_bytes = room_bytes / max(self._bounds[-1], 1) if self.layout is None else self.layout.row_bytes
         bounds, most = self._bounds, max(int(READ_BYTES / max(row_bytes, 1)), 1)
         while first < end:
-            part_end = min(max(step_of(bounds, bounds[first] + most), first + 1), end)
+            part_end = min(max(batch_index(bounds, bounds[first] + most), first + 1), end)
             yield first, part_end
             first = part_end
 
@@ -291,9 +291,9 @@ class BatchWork(Work):
     def _merged(self, first: int, elements: list[Element], context: Context) -> Iterator[Element]:
         """Yield the merged batches of the job's steps from `first` on, as far as there are elements for them."""
         merge, begin = Merger(self._program, context), self._bounds[first]
-        for step in range(first, step_of(self._bounds, begin + len(elements) - 1) + 1):
-            rows = rows_of(self._program, self._shard, self.step_range.unit(step))
-            yield merge.merged(rows, elements[self._bounds[step] - begin : self._bounds[step + 1] - begin])
+        for index in range(first, batch_index(self._bounds, begin + len(elements) - 1) + 1):
+            rows = rows_of(self._program, self._shard, self.step_range.unit(index))
+            yield merge.merged(rows, elements[self._bounds[index] - begin : self._bounds[index + 1] - begin])
 
     @property
     def found_layout(self) -> Layout | None:

@@ -329,7 +329,7 @@ class CollateSupplier(Supplier[CollateJob]):
         if job.work.shape.ends_at_crash and failure.is_suspect:
             self._client.learned.has_crashed = True
             self._drop()
-        elif failure.crash is not None and index >= failure.step:
+        elif failure.crash is not None and index >= failure.batch_index:
             self._leave_out_crashing(job, index, failure.crash)
         elif job.steps > 1 or (is_remade and may_repeat(failure, attempts)):
             self._drop()  # so that no other thread makes the next jobs

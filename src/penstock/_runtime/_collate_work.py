@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from penstock._caught import CaughtFailure
 from penstock._graph import Context, Element
 from penstock._plan import Plan
-from penstock._runtime._jobs import Job, Shape, Work, step_of
+from penstock._runtime._jobs import Job, Shape, Work, batch_index
 from penstock._runtime._policy import READ_BYTES
 from penstock._streaming import CollateRun, Provenance, Rest
 from penstock._tracebacks import raise_caught
@@ -100,8 +100,8 @@ class CollateWork(Work):
                 yield self._run.result(content, provenance[first:end], context)
             return
         self.given.clear()
-        for step, content in enumerate(self._contents(parts)):
-            yield self._run.merged(content, self._task.firsts[step : step + 1], context)
+        for index, content in enumerate(self._contents(parts)):
+            yield self._run.merged(content, self._task.firsts[index : index + 1], context)
 
     def _results(self, contents: list[Element], provenance: Provenance, context: Context) -> Iterator[Element]:
         """Make the batches of some contents, as many at once as are in the processor's caches."""
@@ -123,7 +123,7 @@ class CollateWork(Work):
             rows += made
             if len(made) < min(block_rows, bounds[-1] - block * block_rows):
                 break
-        whole = bounds[: step_of(bounds, len(rows)) + 1]
+        whole = bounds[: batch_index(bounds, len(rows)) + 1]
         contents: list[Element] = [rows[start:stop] for start, stop in itertools.pairwise(whole)]
         if self._task.ends_in_rest and len(whole) == len(bounds):
             contents[-1] = Rest(contents[-1])

@@ -40,11 +40,11 @@ _TAKEN, _NEEDED, _DESCRIBED, _END, _ROWS, _NANOSECONDS, _CPU_NANOSECONDS, _PAREN
 _WAITED_NANOSECONDS: Final = 9
 _IS_CANCELLED: Final = 10
 _DESCRIPTION_HEAD: Final = Struct("=4q")  # the first four words
-_BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected step and row
+_BLOCK_WORDS: Final = 7  # start and size of its result, and of its notes; its crashes; the suspected batch and row
 _CRASHES: Final = 4
 _SUSPECT: Final = 5
 _WORKER_WORDS: Final = 16
-_SLOT, _JOB, _BLOCK, _IS_BUSY, _STEP, _ROW, _IS_TRIAL, _SINCE, _PACE, _GROUP, _HAS_WORKED, _FINISHED = range(12)
+_SLOT, _JOB, _BLOCK, _IS_BUSY, _INDEX, _ROW, _IS_TRIAL, _SINCE, _PACE, _GROUP, _HAS_WORKED, _FINISHED = range(12)
 _UNKNOWN: Final = -1
 _COMPUTING: Final = 1
 _PREPARING: Final = 2
@@ -56,8 +56,8 @@ class CurrentBlock(NamedTuple):
     slot: int
     job: int
     block: int
-    step: int | None
-    """The index of the batch in the job, where the worker computes row by row; not the number of a step."""
+    batch_index: int | None
+    """The index of the batch in the job, where the worker computes row by row."""
     row: int | None
     """The row of that batch; None where the worker computes the batch as a whole."""
     is_trial: bool
@@ -185,14 +185,14 @@ class JobTable:
         """Return the number of crashes at a block."""
         return int(self._places[slot, block, _CRASHES])
 
-    def suspect(self, slot: int, block: int, step: int, row: int) -> None:
-        """Write the step of the job and the row at which a worker crashed."""
-        self._places[slot, block, _SUSPECT:] = step + 1, row
+    def suspect(self, slot: int, block: int, index: int, row: int) -> None:
+        """Write the index of the batch in the job, and its row, at which a worker crashed."""
+        self._places[slot, block, _SUSPECT:] = index + 1, row
 
     def suspected(self, slot: int, block: int) -> tuple[int, int] | None:
-        """Return the step and the row of a block's last crash; None if they aren't known."""
-        step, row = self._places[slot, block, _SUSPECT:].tolist()
-        return (step - 1, row) if step else None
+        """Return the index of the batch and the row of a block's last crash; None if they aren't known."""
+        index, row = self._places[slot, block, _SUSPECT:].tolist()  # counted from 1; new memory has zeroes
+        return (index - 1, row) if index else None
 
     def any_crashes(self, slot: int) -> bool:
         """Return whether any worker crashed at a slot's blocks."""
@@ -246,13 +246,13 @@ class JobTable:
         """Write the block that a worker begins."""
         words = self._workers[worker]
         words[_SLOT : _BLOCK + 1] = slot, job, block
-        words[_STEP : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
+        words[_INDEX : _SINCE + 1] = _UNKNOWN, _UNKNOWN, False, monotonic_ns()
         words[_IS_BUSY] = _COMPUTING
 
-    def begin_row(self, worker: int, step: int, row: int | None, *, is_trial: bool = False) -> None:
-        """Write the step and the row that a worker begins; `is_trial`: before all other rows of the block."""
-        at = step, _UNKNOWN if row is None else row, is_trial
-        self._workers[worker, _STEP : _SINCE + 1] = *at, monotonic_ns()
+    def begin_row(self, worker: int, index: int, row: int | None, *, is_trial: bool = False) -> None:
+        """Write the row that a worker begins, and the index of its batch; `is_trial`: before the rows of its block."""
+        at = index, _UNKNOWN if row is None else row, is_trial
+        self._workers[worker, _INDEX : _SINCE + 1] = *at, monotonic_ns()
 
     def end(self, worker: int) -> None:
         """Write that a worker is idle."""
@@ -279,10 +279,10 @@ class JobTable:
 
     def current_block(self, worker: int) -> CurrentBlock | None:
         """Return the block that a worker computes, or computed when it crashed; None if it is idle."""
-        slot, job, block, busy_with, step, row, is_trial = self._workers[worker, : _IS_TRIAL + 1].tolist()
+        slot, job, block, busy_with, index, row, is_trial = self._workers[worker, : _IS_TRIAL + 1].tolist()
         if busy_with != _COMPUTING:
             return None
-        at = None if step == _UNKNOWN else step, None if row == _UNKNOWN else row
+        at = None if index == _UNKNOWN else index, None if row == _UNKNOWN else row
         return CurrentBlock(slot, job, block, *at, bool(is_trial))
 
     def keep_pace(self, worker: int, group: int, nanoseconds: int) -> None:

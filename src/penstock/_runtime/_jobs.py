@@ -51,8 +51,7 @@ class JobFailure:
 
     Attributes:
         crash: the last crash, where the job crashed too many processes.
-        step: the index in the job of the batch that crashed; not the number of a step. A process has computed each
-            batch before it.
+        batch_index: the index in the job of the batch that crashed. A process has computed each batch before it.
         row: the row of that batch, or the position, that crashed; None where the batch as a whole did.
         is_suspect: whether any process crashed at the job, perhaps at a row after one that raises. The consumer then
             computes the job row by row, since that row would crash it, too.
@@ -62,7 +61,7 @@ class JobFailure:
     """
 
     crash: WorkerError | None = None
-    step: int = 0
+    batch_index: int = 0
     row: int | None = None
     is_suspect: bool = False
     complaint: str = ""
@@ -332,7 +331,8 @@ class Unsendable(NamedTuple):
 
 
 BeforeRow = Callable[[int, int | None], None]
-"""Called with a step, counted from 0, and one of its rows before that row is computed; with None before the merge."""
+"""Called with the index of a batch in the job and one of its rows before that row is computed; with None before the
+merge."""
 AnyWork = TypeVar("AnyWork", bound=Work, covariant=True)
 
 
@@ -397,10 +397,6 @@ class Job(Generic[AnyWork]):
         bounds = self.work.shape.block_bounds
         return bounds[block], bounds[block + 1]
 
-    def step_of(self, row: int) -> int:
-        """Return the index of the job's step that a row is in."""
-        return step_of(self.work.shape.bounds, row)
-
     def extent(self, block: int) -> tuple[int | None, tuple[int, int] | None]:
         """Return a block's first step, and its first and last row, counted from the first row of that step.
 
@@ -410,9 +406,10 @@ class Job(Generic[AnyWork]):
         if first_step is None:
             return None, None
         start, stop = self.bounds_of(block)
-        step = min(self.step_of(start), self.steps - 1)
-        first = self.work.shape.bounds[step]
-        return first_step + step, (start - first, stop - 1 - first) if start < stop else None
+        bounds = self.work.shape.bounds
+        index = min(batch_index(bounds, start), self.steps - 1)
+        first = bounds[index]
+        return first_step + index, (start - first, stop - 1 - first) if start < stop else None
 
     def coordinates(self, block: int) -> Coordinates | None:
         """Return the coordinates of a block's rows; None where rows aren't computed from these."""
@@ -464,15 +461,16 @@ class Job(Generic[AnyWork]):
             if start < stop:
                 self.work.compute(results, start, stop, context)
             return stop - start
+        bounds = self.work.shape.bounds
         for row in range(start, stop):
-            step = self.step_of(row)
-            before_row(step, row - self.work.shape.bounds[step])
+            index = batch_index(bounds, row)
+            before_row(index, row - bounds[index])
             self.work.compute(results, row, row + 1, context)
         return stop - start
 
-    def try_row(self, step: int, row: int, context: Context) -> None:
-        """Compute one row of one of the job's steps, and drop the result."""
-        number = self.work.shape.bounds[step] + row
+    def try_row(self, index: int, row: int, context: Context) -> None:
+        """Compute one row of the batch with an index in the job, and drop the result."""
+        number = self.work.shape.bounds[index] + row
         self.work.compute([], number, number + 1, context)
 
     def run_merge(
@@ -491,9 +489,9 @@ class Job(Generic[AnyWork]):
         self.parts, self.results = [], []
         if keep is None:
             keep = self.results.append
-        for step in range(self.steps):
+        for index in range(self.steps):
             if before_row is not None:
-                before_row(step, None)
+                before_row(index, None)
             batch = next(batches, _NOTHING)
             if batch is _NOTHING:
                 break
@@ -581,6 +579,6 @@ def _address(leaf: object) -> int:
     return int(leaf.__array_interface__["data"][0]) if is_array(leaf) else -1
 
 
-def step_of(bounds: Sequence[int], row: int) -> int:
+def batch_index(bounds: Sequence[int], row: int) -> int:
     """Return the index of the batch that a row is in, by the first row of each batch and the end of the last one."""
     return bisect.bisect_right(bounds, row) - 1

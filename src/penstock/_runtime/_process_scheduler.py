@@ -329,11 +329,11 @@ class ProcessScheduler(Scheduler):
     def _failure_of(self, slot: int, number: int, outcome: int) -> JobFailure:
         at, crash = self._crashes.pop(number, (None, None))
         note = b"".join(self._job_table.notes(slot, FAILED)[:1])
-        step, row = (0, None) if at is None or at.step is None else (at.step, at.row)
+        index, row = (0, None) if at is None or at.batch_index is None else (at.batch_index, at.row)
         complaint = note.decode(errors="replace").strip()
         suspect = self._job_table.any_crashes(slot)
         passing = outcome in {IRREGULAR, NO_ROOM}
-        return JobFailure(crash, step, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
+        return JobFailure(crash, index, row, suspect, complaint, note if outcome == FAILED else b"", is_passing=passing)
 
     def _take(self, slot: int, armed: Armed, lease: Lease | None, spill: Region | None) -> None:
         """Take the results of a job from the memory in which processes left them."""
@@ -414,7 +414,7 @@ class ProcessScheduler(Scheduler):
         if at is None or armed is None or not (self._gives_up(at) or armed.job.work.shape.ends_at_crash):
             return None
         known = self._crashes.get(at.job)
-        if known is None or (at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0):
+        if known is None or (at.batch_index or 0, at.row or 0) < (known[0].batch_index or 0, known[0].row or 0):
             self._crashes[at.job] = at, death
         self._job_table.set_outcome(at.slot, at.block, CRASHING)
         return at.slot, at.block
@@ -422,8 +422,8 @@ class ProcessScheduler(Scheduler):
     def _gives_up(self, at: CurrentBlock) -> bool:
         """Count a crash; return whether the block is given up: its crashing row is proved, or it crashed too often."""
         crashes = self._job_table.count_crash(at.slot, at.block)
-        if at.step is not None and at.row is not None:
-            self._job_table.suspect(at.slot, at.block, at.step, at.row)
+        if at.batch_index is not None and at.row is not None:
+            self._job_table.suspect(at.slot, at.block, at.batch_index, at.row)
         is_in_rows = self._job_table.suspected(at.slot, at.block) is not None
         return at.is_trial or crashes >= (MAX_CRASHES_IN_ROWS if is_in_rows else MAX_CRASHES)
 

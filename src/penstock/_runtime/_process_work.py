@@ -425,12 +425,12 @@ class _Worker:
             raise UsageError(content.why)
         job.work.given = {block: content}
 
-    def _try_suspect(self, described: Described, job: Job[Work], block: int, step: int, row: int) -> None:
+    def _try_suspect(self, described: Described, job: Job[Work], block: int, index: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
-        self._job_table.begin_row(self._number, step, row, is_trial=True)
+        self._job_table.begin_row(self._number, index, row, is_trial=True)
         self._give(described, job, block)
         with Caught():  # it is raised again by the block
-            job.try_row(step, row, Context(crashing_rows=_crashing_rows(described)))
+            job.try_row(index, row, Context(crashing_rows=_crashing_rows(described)))
 
     def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
         self._give(described, job, block)

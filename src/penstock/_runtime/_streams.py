@@ -493,7 +493,7 @@ class BatchSupplier(Supplier[BatchJob]):
         failure = job.failure
         if job.work.shape.ends_at_crash and failure.is_suspect:
             self._client.learned.has_crashed = True
-        elif failure.crash is not None and index >= failure.step:
+        elif failure.crash is not None and index >= failure.batch_index:
             self._replace_crashing(job.work.step_range.unit(index), failure.row, failure.crash)
         elif not may_repeat(failure, attempts):
             return False

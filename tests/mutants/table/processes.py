@@ -27,8 +27,8 @@ PROCESSES: Final[Faults] = {
             "workers/processes/trouble/test_deadly.py",
         ),
         "processes: of two crashing rows the later one is named": (
-            "(at.step or 0, at.row or 0) < (known[0].step or 0, known[0].row or 0)",
-            "(at.step or 0, at.row or 0) > (known[0].step or 0, known[0].row or 0)",
+            "(at.batch_index or 0, at.row or 0) < (known[0].batch_index or 0, known[0].row or 0)",
+            "(at.batch_index or 0, at.row or 0) > (known[0].batch_index or 0, known[0].row or 0)",
             "workers/processes/trouble/test_deadly.py::test_of_two_crashing_rows_the_first_is_named",
         ),
         "processes: a crashing block counts as computed": (
