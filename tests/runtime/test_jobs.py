@@ -18,7 +18,7 @@ def test_the_merging_process_reports_the_layout() -> None:
     """A process that computed no row reports the layout of the rows, too, so later rows are written in place."""
     plan = plan_of(ps.range(8).map(np.float32).batch(4), "processes", 3)
     learned, step_range = Learned[Layout](), StepRange(Unit(0, 0, 0, 4), 2, 4)
-    task = BatchWork(plan, step_range.part(0, 1), BlockSize(2), learned, shared=True).task()
+    task = BatchWork(plan, step_range.part(0, 1), BlockSize(2), learned, in_processes=True).task()
     *computing, merging = (Job(task.work(plan)) for _ in range(3))
     for block, each in enumerate(computing):
         each.run_block(block, Context())
@@ -26,7 +26,7 @@ def test_the_merging_process_reports_the_layout() -> None:
     merging.run_merge(Context())
     assert [batch.tolist() for batch in merging.results] == [[0, 1, 2, 3]]
     learned.layout = merging.work.found_layout
-    assert not Job(BatchWork(plan, step_range.part(1, 2), BlockSize(2), learned, shared=True)).has_merge
+    assert not Job(BatchWork(plan, step_range.part(1, 2), BlockSize(2), learned, in_processes=True)).has_merge
 
 
 def test_blocks_divide_the_rows_of_a_job() -> None:

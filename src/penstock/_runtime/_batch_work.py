@@ -71,7 +71,7 @@ class BatchTask(NamedTuple):
         learned: Learned[Layout] = Learned()
         learned.layout = None if self.layout is None else _unpickled(self.layout)
         step_range = StepRange(Unit(*self.first), self.steps, self.stride, self.where)
-        return BatchWork(plan, step_range, BlockSize(*self.cut), learned, shared=True)
+        return BatchWork(plan, step_range, BlockSize(*self.cut), learned, in_processes=True)
 
 
 @lru_cache
@@ -84,7 +84,7 @@ class BatchWork(Work):
     """The rows of one or several consecutive steps. With a layout they are written straight into the job's memory."""
 
     def __init__(
-        self, plan: Plan, step_range: StepRange, cut: BlockSize, learned: Learned[Layout], *, shared: bool = False
+        self, plan: Plan, step_range: StepRange, cut: BlockSize, learned: Learned[Layout], *, in_processes: bool = False
     ) -> None:
         """Cut some steps into blocks.
 
@@ -93,39 +93,40 @@ class BatchWork(Work):
             step_range: the job's steps.
             cut: the size of blocks.
             learned: measurements of the rows.
-            shared: whether processes compute the job. Rows that are merged are then in other memory than the result.
+            in_processes: whether processes compute the job. Rows that are merged are then in other memory than the
+                result.
         """
         self._program = program = plan.batches
         self._shard = plan.shard
         self._learned = learned
-        self._is_shared = shared
+        self._in_processes = in_processes
         self.step_range = step_range
         self._cut = cut
         self._runs, self._bounds = rows_of_step_range(program, plan.shard, step_range)
         layout = row_layout(program, learned)
-        if shared and layout is not None and not layout.row_bytes:
+        if in_processes and layout is not None and not layout.row_bytes:
             layout = None  # there is nothing to write into shared memory
         self.layout = layout
         rows = self._bounds[-1]
         makes_batches = self._makes_batches = (
-            cut.whole_batches and shared and (layout is not None or program.has_own_merge)
+            cut.whole_batches and in_processes and (layout is not None or program.has_own_merge)
         )
         row_bytes = memory_bytes = 0 if layout is None or makes_batches else layout.leaf_offsets(rows)[1]
         has_merge = not makes_batches and (bool(program.above) or (layout is None and program.batch is not None))
-        has_room = shared and (makes_batches or has_merge or program.batch is None)
-        if has_room:
+        needs_room = in_processes and (makes_batches or has_merge or program.batch is None)
+        if needs_room:
             memory_bytes = max(int(rows * learned.merged_row_bytes), 1)
         if makes_batches and layout is None:  # no other process has the rows
             memory_bytes = int(rows * learned.batch_row_bytes) + _PLACES_BYTES
         # Leaves that are texts, which can't be written into shared memory.
-        self._lists = layout.lists if layout is not None and shared and not makes_batches else []
+        self._lists = layout.lists if layout is not None and in_processes and not makes_batches else []
         shape = Shape(
             self._bounds,
             _whole_batches(cut.rows, self._bounds) if makes_batches else cut.bounds(rows, self.coordinates),
             step_range.first.step,
             has_merge=has_merge,
             sends_results=layout is None or makes_batches or bool(self._lists),
-            has_room=has_room,
+            needs_room=needs_room,
             is_whole=makes_batches,
             ends_at_crash=makes_batches,
             row_bytes=row_bytes,
@@ -134,7 +135,6 @@ class BatchWork(Work):
             batch_units=rows_of_batch(plan),
         )
         super().__init__(shape)
-        self._delivers = has_room and not has_merge  # whether blocks of processes make what is delivered
         self._memory: Lease | Region | None = None  # of results, in the consumer
         # For each leaf an array, a list, or None.
         self._columns: list[Any] = [] if layout is None or row_bytes or makes_batches else layout.columns(rows)
@@ -153,7 +153,7 @@ class BatchWork(Work):
 
     def use(self, memory: Lease | Region) -> None:
         """Make the columns of the rows, or the batches, views of leased memory, which lives as long as they do."""
-        if self._delivers:
+        if self.shape.delivers_blocks:
             self._memory = memory
         elif self.layout is not None:
             # NumPy takes any object with the buffer protocol; its type stubs ask for names that native classes lack.
@@ -285,7 +285,7 @@ class BatchWork(Work):
         batches = self._stacked(parts)
         context.times.lap(self._program.batch, 0)
         # Rows of processes are in shared memory: a function may write to them, and crash.
-        own = (map_leaves(_copy, batch) for batch in batches) if self._is_shared else batches
+        own = (map_leaves(_copy, batch) for batch in batches) if self._in_processes else batches
         yield from finished_batches(self._program, self._shard, self.step_range, own, context)
 
     def _merged(self, first: int, elements: list[Element], context: Context) -> Iterator[Element]:
@@ -332,7 +332,7 @@ class BatchWork(Work):
             return [_copied_out(batch, copied_bytes) for batch in merged] if self._columns and copied_bytes else merged
         # Without a batch, each step has one row, which is delivered as it is.
         results = itertools.chain.from_iterable(parts)
-        if self._delivers:
+        if self.shape.delivers_blocks:
             memory, self._memory = self._memory, None  # so that small batches, which are copied, don't keep it
             receive = received if self._makes_batches else received_elements
             return list(receive(results, cast("Lease", memory), copied_bytes))

@@ -97,7 +97,7 @@ class CollateSupplier(Supplier[CollateJob]):
         self._reads_streams = client.plan.program.reads_streams
         self._keeps_rows = self._reads_streams
         # Whether `memory=` bounds the results of functions in threads, by the size of the first one of each job.
-        self._is_measured = client.plan.memory is not None and not scheduler.shares
+        self._is_measured = client.plan.memory is not None and not scheduler.uses_processes
         self._singly = 0  # how many of the next batches have a job each, since one of them failed
         self._closed = False
 
@@ -193,7 +193,7 @@ class CollateSupplier(Supplier[CollateJob]):
         with self._scheduler.owned():
             if self._queue.waits_for_memory or self._has_no_job():
                 return True
-            return self._queue.has_room and (_has_batch(self._waiting) or self._fold.has_chunk(self._wake))
+            return self._queue.can_arm and (_has_batch(self._waiting) or self._fold.has_chunk(self._wake))
 
     def _is_for_consumer(self) -> bool:
         """Return whether the consumer has to read the fold itself, take what it has finished, or raise its error."""
@@ -254,7 +254,7 @@ class CollateSupplier(Supplier[CollateJob]):
             return None
         self._singly = max(self._singly - len(made), 0)
         job = self._job_of(made)
-        if self._scheduler.shares and (not job.pack() or self._keeps_rows):
+        if self._scheduler.uses_processes and (not job.pack() or self._keeps_rows):
             job.work.made, job.work.is_remade = made, False
         return job
 
@@ -266,8 +266,8 @@ class CollateSupplier(Supplier[CollateJob]):
         ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
         firsts = np.concatenate([each.provenance[:1] for each in made])
         task = CollateTask(firsts, bounds, rows, ends_in_rest, is_whole)
-        memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.shares else 0
-        work = CollateWork(self._run, task, _given(made, task, are_sent=self._scheduler.shares), memory_bytes)
+        memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.uses_processes else 0
+        work = CollateWork(self._run, task, _given(made, task, are_sent=self._scheduler.uses_processes), memory_bytes)
         work.made = [each._replace(batch=None) for each in made]
         return Job(work, keeps_errors=self._reads_streams)
 
@@ -292,13 +292,13 @@ class CollateSupplier(Supplier[CollateJob]):
             return 1  # so that the first batch waits for no other
         if self._is_measured and not learned.knows_memory:
             return 1  # the first batch shows how many have room
-        if self._reads_streams and self._scheduler.shares:
+        if self._reads_streams and self._scheduler.uses_processes:
             return 1  # with more, a failure would not show which batch failed without reading them again
         seconds = learned.merge_seconds + row_seconds * self._run.size / self._scheduler.num_workers
         by_time = COLLATE_JOB_SECONDS / max(seconds, 1e-9)
         jobs = self._window + 1 + self._client.ahead
         memory, batch_bytes = self._client.plan.memory, max(learned.merged_row_bytes, 1)
-        if self._scheduler.shares:
+        if self._scheduler.uses_processes:
             by_bytes = SMALL_BATCHES_BYTES / self._window / batch_bytes
         else:
             by_bytes = MADE_BYTES / jobs / max(learned.made_row_bytes, 1)

@@ -68,7 +68,7 @@ class CollateWork(Work):
             [*range(0, task.bounds[-1], task.block_rows), task.bounds[-1]],
             has_merge=True,
             sends_results=True,
-            has_room=True,
+            needs_room=True,
             ends_at_crash=task.is_whole,
             memory_bytes=memory_bytes,
             memory_units=len(task.firsts),  # memory is planned for whole batches

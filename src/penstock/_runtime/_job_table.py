@@ -105,7 +105,7 @@ class JobTable:
         Args:
             slot: a slot that isn't armed.
             description: the job, for the processes.
-            taken_bytes: how many bytes of the spill memory are in use already.
+            taken_bytes: how many bytes of the memory for its results are in use already.
         """
         record, start = self._records[slot], self._description_start
         end = start + len(description)
@@ -123,7 +123,10 @@ class JobTable:
         return bytes(self._records[slot, start : start + int(self._words[slot, _DESCRIBED])])
 
     def take_room(self, slot: int, size_bytes: int) -> int:
-        """Reserve room in the slot's spill memory; return its start, which may be beyond the end of the memory."""
+        """Reserve room in the slot's memory for results; return its start, which may be beyond the end of the memory.
+
+        That memory is the region, if blocks make what is delivered, else the spill memory.
+        """
         return self._add(slot, _TAKEN, size_bytes)
 
     def _add(self, slot: int, word: int, amount: int) -> int:

@@ -214,8 +214,8 @@ class Shape(NamedTuple):
         first_step: the step of the first batch; None where steps aren't known yet, since elements are read in order.
         has_merge: whether batches are merged once all blocks are computed.
         sends_results: whether a block's result is more than rows in the job's memory, so that a process sends the rest.
-        has_room: whether processes write what is delivered into leased memory of a size that isn't known in advance:
-            merged batches, or elements without a batch.
+        needs_room: whether processes make what is delivered in a room: leased memory of a size that isn't known in
+            advance, for merged batches, or elements without a batch.
         is_whole: whether the rows of a block can't be computed one by one.
         ends_at_crash: whether the first crash of a process ends the job, which is then computed in another way.
         row_bytes: the bytes of the rows, where they are written straight into memory; else 0.
@@ -229,13 +229,18 @@ class Shape(NamedTuple):
     first_step: int | None = None
     has_merge: bool = False
     sends_results: bool = False
-    has_room: bool = False
+    needs_room: bool = False
     is_whole: bool = False
     ends_at_crash: bool = False
     row_bytes: int = 0
     memory_bytes: int = 0
     memory_units: int = 1
     batch_units: int = 1
+
+    @property
+    def delivers_blocks(self) -> bool:
+        """Whether what blocks of processes make in a room is delivered; otherwise the merge makes that."""
+        return self.needs_room and not self.has_merge
 
     @property
     def makes_own(self) -> bool:

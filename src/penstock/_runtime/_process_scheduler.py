@@ -82,7 +82,7 @@ class ProcessScheduler(Scheduler):
             returned there; None if it returned another object.
     """
 
-    shares = True
+    uses_processes = True
 
     def __init__(self, owner: Client) -> None:
         self._job_table = JobTable.create(SLOTS, BLOCKS, owner.plan.num_workers)
@@ -189,7 +189,7 @@ class ProcessScheduler(Scheduler):
 
     def _region_bytes(self, armed: Armed) -> tuple[int, int]:
         _, client, job = armed
-        if not job.work.shape.has_room:
+        if not job.work.shape.needs_room:
             return super()._region_bytes(armed)
         share = self._share_of(client, job)
         if share is None or share >= self._room_bytes:
@@ -210,7 +210,7 @@ class ProcessScheduler(Scheduler):
     def _give_memory(self, armed: Armed, lease: Lease) -> None:
         number, client, job = armed
         client.region_pool.use(number, job.memory_bytes)  # only the pages that were written to take memory
-        if job.work.shape.has_room:
+        if job.work.shape.needs_room:
             self._leases[number] = lease
         else:
             job.work.use(lease)
@@ -218,7 +218,7 @@ class ProcessScheduler(Scheduler):
     def begins_first(self, client: Client, job: Job[Work]) -> bool:
         # Rows of unknown layout are in memory twice, as elements and merged, so there is only one such batch at a time.
         # The first element without a batch shows how large they are: of large ones, workers compute fewer ahead.
-        return job.work.shape.has_room and not client.learned.knows_memory
+        return job.work.shape.needs_room and not client.learned.knows_memory
 
     def _times_of(self, client: Client) -> int:
         """Return the number of the memory for the times of a client's steps: a part for each worker."""
@@ -242,7 +242,7 @@ class ProcessScheduler(Scheduler):
     def _spill_of(self, slot: int, client: Client, job: Job[Work], given: Pickled) -> Region | None:
         """Return memory for the content that is given to a job, and for its results; None if none is needed."""
         shape = job.work.shape
-        if not job.has_merge and (shape.has_room or not shape.sends_results):
+        if not job.has_merge and (shape.needs_room or not shape.sends_results):
             return None
         idle = self._idle_spills[client]
         size = max(self._room_bytes, 2 * shape.row_bytes, 2 * given.nbytes)
@@ -312,7 +312,7 @@ class ProcessScheduler(Scheduler):
 
     def _lacked_room(self, client: Client, job: Job[Work], needed_bytes: int) -> None:
         """Note that a job needs more memory: about so much, as estimated from its first batches."""
-        share = self._share_of(client, job) if job.work.shape.has_room else None
+        share = self._share_of(client, job) if job.work.shape.needs_room else None
         if share is None or share >= self._room_bytes:
             self._room_bytes = max(self._room_bytes, 2 * needed_bytes)
         else:  # a large estimate, of which nothing would be forgotten, must not look like a batch of more than a share

@@ -440,7 +440,7 @@ class _Worker:
             context = replace(context, crashing_rows=_crashing_rows(described))
         parents_before = context.kept.parent_seconds
         shape = job.work.shape
-        delivers = shape.has_room and not shape.has_merge
+        delivers = shape.delivers_blocks
         memory = described.region if delivers else described.spill
         region = None if memory is None or not shape.sends_results else self._regions.get(memory)
         if delivers and region is not None:

@@ -112,7 +112,7 @@ class JobCutter(ABC, Generic[AnyJob]):
         self.node = node
         self.queues = 1
         self.read_ahead = plan.limits.read_ahead
-        self.least_rows = self.read_ahead if scheduler.shares and awaits(node) else 0
+        self.least_rows = self.read_ahead if scheduler.uses_processes and awaits(node) else 0
         # While the last records of a job are awaited, those of the next one are requested.
         self.window = max(plan.prefetch, window, 2 if self.least_rows else 1)
         self._plan = plan
@@ -166,7 +166,7 @@ class Cutter(JobCutter[BatchJob]):
         # However few rows a batch has, two for each worker are in progress, so that no worker waits for the consumer.
         super().__init__(scheduler, client, program.rows, -(-2 * scheduler.num_workers // rows_of_batch(client.plan)))
         self._program = program
-        self._shared = scheduler.shares
+        self._in_processes = scheduler.uses_processes
         self._step_ranges = step_ranges
         self._number, self._next = 0, 0  # the current step range, and its next step
         self._is_isolated = client.memory_provider is not None
@@ -176,7 +176,7 @@ class Cutter(JobCutter[BatchJob]):
         row_bytes = self._learned.merged_row_bytes
         is_large = self._program.batch is None and row_bytes >= LARGE_ELEMENT_BYTES
         window = max(self._plan.prefetch, self._workers) if is_large else self.window
-        return window if self._shared else within_memory(self._plan, window, row_bytes * self._rows)
+        return window if self._in_processes else within_memory(self._plan, window, row_bytes * self._rows)
 
     def next_job(self) -> BatchJob | None:
         if self._number < len(self._step_ranges) and self._next == self._step_ranges[self._number].steps:
@@ -204,13 +204,13 @@ class Cutter(JobCutter[BatchJob]):
         rows = self._block_rows(count * self._rows, least)
         makes_batches = may_make and (count > 1 or rows >= self._rows)
         cut = BlockSize(rows, whole, makes_batches)
-        work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, shared=self._shared)
+        work = BatchWork(self._plan, step_range.part(self._next, count), cut, learned, in_processes=self._in_processes)
         self._next += count
         return Job(work)
 
     def _may_make_batches(self, learned: "Learned[Layout]") -> bool:
         """Whether blocks of several batches may make these themselves, with the user's merge and the steps above."""
-        if not self._shared or self._plan.limits.num_batch_workers is not None or self._learned.has_crashed:
+        if not self._in_processes or self._plan.limits.num_batch_workers is not None or self._learned.has_crashed:
             return False
         has_layout = bool(self._program.above) and row_layout(self._program, learned) is not None
         return has_layout or self._program.has_own_merge
@@ -218,7 +218,7 @@ class Cutter(JobCutter[BatchJob]):
     def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         seconds = self._learned.row_seconds
         row_bytes, merge_seconds = self._measured(whole=whole)
-        lacks_bytes = not self._shared and self._plan.memory is not None and not self._learned.knows_memory
+        lacks_bytes = not self._in_processes and self._plan.memory is not None and not self._learned.knows_memory
         if seconds is None or merge_seconds is None or lacks_bytes:
             # The first job has one batch, to be complete soon; or all up to a parent's end, which are read together.
             whole = whole and not lacks_bytes
@@ -232,11 +232,11 @@ class Cutter(JobCutter[BatchJob]):
         usual_bytes = BELOW_MB_BYTES if is_small and not self._is_isolated else times * SMALL_BATCHES_BYTES
         bytes_each = self._jobs_with_memory * max(row_bytes * self._rows, 1)
         by_bytes = min(usual_bytes, memory) / bytes_each
-        if not self._shared:
+        if not self._in_processes:
             by_bytes = min(by_bytes, self._by_made_bytes(whole=whole))
         awaited = self._awaited_together(self._rows, bytes_each)
         if not whole:
-            by_cheap_bytes = min(CHEAP_BYTES, memory) / bytes_each if self._shared else by_bytes
+            by_cheap_bytes = min(CHEAP_BYTES, memory) / bytes_each if self._in_processes else by_bytes
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, by_cheap_bytes)
             most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
             return units_per_job(JOB_BATCHES, by_time, most, awaited)
@@ -250,7 +250,7 @@ class Cutter(JobCutter[BatchJob]):
         """Return the bytes of a row in leased memory, and the time of a batch's merge; None if it isn't known yet."""
         learned, program, layout = self._learned, self._program, self._learned.layout
         row_bytes = 0.0 if layout is None else layout.row_bytes
-        known_bytes = max(row_bytes, learned.merged_row_bytes) if self._shared else row_bytes
+        known_bytes = max(row_bytes, learned.merged_row_bytes) if self._in_processes else row_bytes
         # Blocks that make batches themselves have no merge; the time of the first batches' merge says little of them,
         # unless it is the user's.
         if not whole and self._may_make_batches(learned) and not program.has_own_merge:
@@ -687,10 +687,10 @@ class GivenQueue(JobQueue[AnyJob]):
         return False
 
     @property
-    def has_room(self) -> bool:
+    def can_arm(self) -> bool:
         """Whether another job would be armed at once."""
-        has_place = len(self._armed) < self._window_now() and self._scheduler.has_free_slot
-        return has_place and self._made is None and not self._ended
+        has_slot = len(self._armed) < self._window_now() and self._scheduler.has_free_slot
+        return has_slot and self._made is None and not self._ended
 
     @property
     def is_empty(self) -> bool:

@@ -273,8 +273,8 @@ class Scheduler:
         owner: the client whose plan has the number of workers and their `worker_init`. The scheduler ends with it.
     """
 
-    shares = False
-    """Whether other processes compute the jobs."""
+    uses_processes = False
+    """Whether worker processes compute the jobs, and not threads."""
 
     def __init__(self, owner: Client) -> None:
         self.num_workers = owner.plan.num_workers
@@ -587,14 +587,14 @@ class Scheduler:
             if is_over():
                 return 0.0
             client.before_wait()
-            if not self.shares:
+            if not self.uses_processes:
                 UNREAD.add_lock_waits()  # of this thread, before it waits for the workers of this loader
             began = time.monotonic()
             if client.is_folded_ahead:
                 wait_until(_listener_of(client), is_over)
             else:
                 wait_until(_listener_of(client), is_over, Patience(find, self.timeout), client.readings.waits)
-            if not self.shares:
+            if not self.uses_processes:
                 client.readings.times("consumer").add_lock_waits()
             return time.monotonic() - began
         finally:
@@ -603,7 +603,7 @@ class Scheduler:
     @property
     def timeout(self) -> float | None:
         """The seconds that a consumer waits for the same work; None for processes, which have watchers for that."""
-        return None if self.shares else self._owner.plan.limits.timeout
+        return None if self.uses_processes else self._owner.plan.limits.timeout
 
     def _stall(self, slots: Iterable[int], *, any_will_do: bool) -> Stall | None:
         """Return the work that the slots' jobs wait for; None if no worker has work.

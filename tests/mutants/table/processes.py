@@ -72,7 +72,7 @@ PROCESSES: Final[Faults] = {
     },
     "_runtime/_batch_work.py": {
         "worker: a merge writes to the rows that its successor needs": (
-            *("(map_leaves(_copy, batch) for batch in batches) if self._is_shared else batches", "batches"),
+            *("(map_leaves(_copy, batch) for batch in batches) if self._in_processes else batches", "batches"),
             "workers/processes/test_collate_jobs.py::test_a_crash_leaves_the_batch_unchanged",
         ),
     },

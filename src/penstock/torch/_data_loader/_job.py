@@ -117,7 +117,7 @@ class DrawnWork(Work):
             [*range(0, bounds[-1], task.block_rows), bounds[-1]],
             self.drawn.number,
             has_merge=task.way != "rows",
-            has_room=task.way != "rows",
+            needs_room=task.way != "rows",
             sends_results=layout is None,
             is_whole=here is not None and here.reads_at_once,
             row_bytes=row_bytes,
