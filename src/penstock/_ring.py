@@ -1,6 +1,7 @@
-"""The slot ring: workers claim blocks of batches, earliest batch first; the consumer waits for batches that are ready.
+"""The slot ring: workers claim blocks of jobs, earliest job first; the consumer waits for jobs that are complete.
 
-A slot holds one batch at a time, divided into blocks of rows. The optional merge is one more block, after all rows.
+A slot holds one job at a time, which is divided into blocks of rows. The optional merge is one more block, after all
+rows. The ring knows the number of a job and of its blocks, and not what they are.
 
 Guarantees:
   - A block has at most one writer at a time. It is done once per arming, by a worker that finished writing it.
@@ -17,15 +18,14 @@ A ring is in private memory, for the threads of one process, or in shared memory
 guarantees hold between processes, too, if a worker is killed at any instruction. A block that it had half written is
 written again by the next worker that claims it.
 
-Callers: one *owner* at a time calls `arm`, `cancel`, `retire`, `wait_ready` and `wait_drained`. A worker calls `claim`,
-`claim_wait` and `finish` with its own number, and may `rest` between them. Any thread of any process may call
-`release_worker`, `stop`, `ready` and `drained`. The bell has one waiter, the owner.
+Callers: one *owner* at a time, which is the thread that owns the scheduler, calls `arm`, `cancel`, `retire` and
+`wait_ready`. A worker calls `claim`, `claim_wait` and `finish` with its own number, and may `rest` between them. Any
+thread of any process may call `release_worker`, `stop`, `ready` and `drained`. The bell has one waiter, the owner.
 
 `native/core/ring_protocol.hpp` holds the protocol, with the reasons; `native/tests/test_ring_model.cpp` explores all
 its interleavings.
 """
 
-from collections.abc import Callable
 from typing import Final, Self
 
 from penstock._native import Claim as Claim
@@ -38,7 +38,7 @@ MAX_BLOCKS: Final = 1 << 20
 
 
 class SlotRing:
-    """Batches that are being computed, shared by one owner and any number of workers.
+    """Jobs that are being computed, shared by one owner and any number of workers.
 
     The constructor makes a ring for the threads of one process; `SlotRing.shared` makes one for several processes.
 
@@ -154,11 +154,11 @@ class SlotRing:
         return self._native.descriptor, self.bell.fileno()
 
     def arm(self, slot: int, number: int, blocks: int, *, merge: bool = False) -> None:
-        """Offer a batch to the workers. Owner only.
+        """Offer a job to the workers. Owner only.
 
         Args:
             slot: an idle slot; a slot that was never used is idle.
-            number: the batch's number in delivery order, not negative; workers claim blocks of the lowest first.
+            number: the job's number, not negative; workers claim blocks of the lowest first.
             blocks: the number of its row blocks; 0 if the merge does all the work.
             merge: whether one more block, the merge, follows when all rows are done.
 
@@ -175,7 +175,7 @@ class SlotRing:
         self._native.arm(slot, number, blocks, merge)
 
     def claim(self, worker: int) -> Claim | None:
-        """Claim a free block of the earliest batch that has one.
+        """Claim a free block of the earliest job that has one.
 
         Args:
             worker: the worker's number, in [0, 4194304); no other living worker has it.
@@ -268,22 +268,17 @@ class SlotRing:
     def wait_ready(self, slot: int) -> bool:
         """Wait until the slot is ready; a signal ends it as it ends `Bell.wait`. Owner only.
 
+        The scheduler waits in another way: one owner waits there for several slots of several clients.
+
         Returns:
             True if it is ready, False if the ring was stopped first.
         """
-        self._wait(lambda: self.ready(slot) or self.stopped)
-        return self.ready(slot)
-
-    def wait_drained(self, slot: int) -> None:
-        """Wait until the cancelled slot is drained, whether the ring is stopped or not. Owner only."""
-        self._wait(lambda: self.drained(slot))
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        while not condition():
+        while not (self.ready(slot) or self.stopped):
             self.bell.clear()
-            if condition():
-                return
+            if self.ready(slot) or self.stopped:
+                break
             self.bell.wait()
+        return self.ready(slot)
 
 
 def _check_size(max_blocks: int, capacity: int) -> None:

@@ -29,7 +29,6 @@ from penstock._runtime._batches import (
     Rows,
     StepRange,
     Unit,
-    Where,
     can_be_direct,
     direct_keys,
     evaluate_rows,
@@ -57,10 +56,9 @@ class BatchTask(NamedTuple):
     """The description of a `BatchWork`, for pickle: plain tuples take a tenth of the time of tuples with names."""
 
     first: tuple[int, int, int, int]
-    """The fields of the first step's `Unit`; with the next three, those of the `StepRange`."""
+    """The fields of the first step's `Unit`; with the next two, those of the `StepRange`."""
     steps: int
     stride: int
-    where: Where | None
     cut: tuple[int, bool, bool]
     """The fields of the `BlockSize`."""
     layout: bytes | None
@@ -70,7 +68,7 @@ class BatchTask(NamedTuple):
         """Return the work."""
         learned: Learned[Layout] = Learned()
         learned.layout = None if self.layout is None else _unpickled(self.layout)
-        step_range = StepRange(Unit(*self.first), self.steps, self.stride, self.where)
+        step_range = StepRange(Unit(*self.first), self.steps, self.stride)
         return BatchWork(plan, step_range, BlockSize(*self.cut), learned, in_processes=True)
 
 
@@ -140,13 +138,12 @@ class BatchWork(Work):
         self._columns: list[Any] = [] if layout is None or row_bytes or makes_batches else layout.columns(rows)
 
     def task(self) -> BatchTask:
-        (step, epoch, position, batch), steps, stride, where = self.step_range
+        (step, epoch, position, batch), steps, stride, _ = self.step_range
         rows, whole_parents, whole_batches = self._cut
         return BatchTask(
             (step, epoch, position, batch),
             steps,
             stride,
-            where,
             (rows, whole_parents, whole_batches),
             None if self.layout is None else self.layout.pickled,
         )
@@ -290,10 +287,10 @@ class BatchWork(Work):
 
     def _merged(self, first: int, elements: list[Element], context: Context) -> Iterator[Element]:
         """Yield the merged batches of the job's steps from `first` on, as far as there are elements for them."""
-        merge, begin = Merger(self._program, context), self._bounds[first]
+        merger, begin = Merger(self._program, context), self._bounds[first]
         for index in range(first, batch_index(self._bounds, begin + len(elements) - 1) + 1):
             rows = rows_of(self._program, self._shard, self.step_range.unit(index))
-            yield merge.merged(rows, elements[self._bounds[index] - begin : self._bounds[index + 1] - begin])
+            yield merger.merged(rows, elements[self._bounds[index] - begin : self._bounds[index + 1] - begin])
 
     @property
     def found_layout(self) -> Layout | None:

@@ -323,10 +323,6 @@ class Merger:
         merge = None if program.batch is None else program.batch.value.merge
         self._merge: Callable[[list[Element]], Element] | None = RowStacker() if isinstance(merge, Stack) else merge
 
-    def __call__(self, rows: Rows, unit: Unit, elements: list[Element]) -> Element:
-        """Merge the elements of a step's rows, apply the steps above the batch, and return the result."""
-        return apply_above(self._program, rows, unit, self.merged(rows, elements), self._context)
-
     def merged(self, rows: Rows, elements: list[Element]) -> Element:
         """Merge the elements of a step's rows; without a batch, return the only element."""
         step = self._program.batch
@@ -336,13 +332,6 @@ class Merger:
         batch = with_mask(step.value, self._merge(elements), rows.data, rows.total)
         self._context.times.lap(step, len(elements))
         return batch
-
-
-def apply_above(program: Batches, rows: Rows, unit: Unit, batch: Element, context: Context) -> Element:
-    """Apply the steps above the batch to a merged batch; each sees the location that the definition gives it."""
-    if not program.above:
-        return batch
-    return _applied(_maps(program), batch, _Locations(program, lambda: (unit, rows)), context)
 
 
 def _applied(
@@ -453,7 +442,7 @@ class InlineBatches:
         self._program = program
         self._shard = shard
         self._context = context
-        self._merge = Merger(program, context)
+        self._merger = Merger(program, context)
         self._above = _maps(program)
         self._every = self._untimed = 1  # the steps above are timed in one of so many batches; not timed since
 
@@ -473,11 +462,11 @@ class InlineBatches:
         elements: list[Element] = []
         for start in range(0, rows.total, size):
             elements += evaluate_rows(self._program, [(rows, start, min(start + size, rows.total))], self._context)
-        return self._merge.merged(rows, elements)
+        return self._merger.merged(rows, elements)
 
     def merge(self, unit: Unit, elements: list[Element]) -> Element:
         """Return the merged elements of a step's rows."""
-        return self._merge.merged(self._rows(unit), elements)
+        return self._merger.merged(self._rows(unit), elements)
 
     def finished(self, unit: Unit, batch: Element) -> Element:
         """Apply the steps above the batch to a merged batch."""

@@ -7,7 +7,7 @@ from tests.mutants.planting import Faults
 TRANSPORT: Final[Faults] = {
     "_ring.py": {
         "ring: a wait looks only before it clears the bell": (
-            *("self.bell.clear()\n if condition():\n return", "self.bell.clear()"),
+            *("self.bell.clear()\n if self.ready(slot) or self.stopped:\n break", "self.bell.clear()"),
             "transport/test_ring.py::test_a_slot_that_becomes_ready_before_the_bell_is_cleared_is_seen",
         ),
     },
