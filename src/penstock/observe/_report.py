@@ -206,6 +206,7 @@ class Report:
             lock_wait_seconds=self.lock_wait_seconds,
             is_isolated="helper" in self.workers_text,
             are_own=tuple(map(_is_own, self.steps)),
+            start_share=self._start_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0,
         )
 
     def numbers(self) -> dict[str, float]:

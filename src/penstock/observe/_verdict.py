@@ -123,6 +123,7 @@ class Model:
         work_seconds: of a batch at the workers, or at the consumer if there are none.
         are_in_order: of each step, whether one thread runs it in order.
         are_own: of each step, whether it is Penstock's own work, and runs no function of the user's; () for none.
+        start_share: the share of the whole time that the first batches of iterators take; no other figure has it.
         order_seconds: of the steps that one thread runs in order.
         consumer_seconds: of the consumer.
         consumer_p5_seconds: the 5th percentile of that; 0 if it isn't known.
@@ -153,6 +154,7 @@ class Model:
     lock_wait_seconds: float = 0.0
     is_isolated: bool = False
     are_own: tuple[bool, ...] = ()
+    start_share: float = 0.0
 
     @property
     def bound(self) -> Cause | None:
@@ -378,13 +380,21 @@ def advice_on(model: Model) -> str:
         return "nothing yet: too few batches were delivered"
     if name == "the consumer":
         why = f"the training takes longer than the loader, and waits {model.wait_share:.0%} of the time"
-        return f"nothing: {why}{_fewer_workers(model)}"
+        return f"nothing: {why}{_starts(model)}{_fewer_workers(model)}"
     if cause in _REMEDIES and not model.slows_consumer:
         gain = "".join(f": up to {each.times_text}" for each in model.unbound() if each.times >= _WORTH)
         return _REMEDIES[cause] + gain
     if cause == "storage":
         return f"request more ahead, with limits=Limits(read_ahead=...): workers wait for records of {name!r}"
     return _for_step(model, name)
+
+
+def _starts(model: Model) -> str:
+    """Return what first batches take beside the waits, if that is much; otherwise nothing."""
+    if model.start_share < HARDLY:
+        return ""
+    share = f"{model.start_share:.0%}"
+    return f" after the first batch of an epoch; first batches take {share}: longer epochs, as of repeat(n), have fewer"
 
 
 def _fewer_workers(model: Model) -> str:
