@@ -115,7 +115,7 @@ PROCESSES: Final[Faults] = {
     "torch/_data_loader/_job.py": {
         "drop-in: rows draw other numbers where one worker makes their batch": (
             "return self._elements_of(step, range(len(indices)))",
-            "return [work.dataset[index] for index in indices]",
+            "return [code.dataset[index] for index in indices]",
             "torch/test_dying_workers.py",
         ),
         "drop-in: a collate function that drew gets the rows that it has changed": (

@@ -191,13 +191,13 @@ class WorkersIterator(InterruptibleIterator[tuple[int, bool]]):
             self._begun = self._begun._replace(base_seed=saved.base_seed)  # the workers start with it
         given: Any = loader
         prefetch = check_prefetch(given.prefetch_factor)
-        work = user_code_of_loader(given)
+        code = user_code_of_loader(given)
         rules = self._rules = JobRules(
             Learned(),
             given.num_workers,
-            stacks=work.is_batched and given.collate_fn is default_collate and collates_plainly(),
-            is_batched=work.is_batched,
-            at_once=work.reads_at_once,
+            stacks=code.is_batched and given.collate_fn is default_collate and collates_plainly(),
+            is_batched=code.is_batched,
+            at_once=code.reads_at_once,
             may_make_whole=given.num_batch_workers is None,
         )
         least = _least(rules, prefetch, getattr(given.batch_sampler, "batch_size", None) or 1)

@@ -95,16 +95,16 @@ class DrawnTask(NamedTuple):
 
 
 class DrawnWork(Work):
-    """A batch of drawn indices, or several small ones, in the consumer or, with `here`, in a worker.
+    """A batch of drawn indices, or several small ones, in the consumer or, with the user's `code`, in a worker.
 
     Attributes:
         drawn: the indices of the first batch.
     """
 
-    def __init__(self, task: DrawnTask, learned: "Learned[RowLayout]", here: UserCode | None = None) -> None:
+    def __init__(self, task: DrawnTask, learned: "Learned[RowLayout]", code: UserCode | None = None) -> None:
         self.drawn = task.batches[0]
         self._task = task
-        self._work = here
+        self._given_code = code
         self._learned = learned
         self._layout = layout = None if task.layout is None else learned.layout
         bounds = list(accumulate((batch.rows for batch in task.batches), initial=0))
@@ -119,7 +119,7 @@ class DrawnWork(Work):
             has_merge=task.way != "rows",
             needs_room=task.way != "rows",
             sends_results=layout is None,
-            is_whole=here is not None and here.reads_at_once,
+            is_whole=code is not None and code.reads_at_once,
             row_bytes=row_bytes,
             memory_bytes=row_bytes or max(int(drawn_rows * learned.merged_row_bytes), 1),
             memory_units=drawn_rows,
@@ -166,7 +166,7 @@ class DrawnWork(Work):
 
     def _write(self, layout: "RowLayout", start: int, stop: int) -> None:
         is_large = self.shape.row_bytes > _LARGE_ROW_BYTES * self.shape.bounds[-1]
-        rows = 1 if is_large and not self._here.reads_at_once else stop - start
+        rows = 1 if is_large and not self._code.reads_at_once else stop - start
         for row in range(start, stop, rows):
             end = min(row + rows, stop)
             layout.write(self._elements(row, end), self._columns, row, end)
@@ -179,8 +179,8 @@ class DrawnWork(Work):
         return elements
 
     def _elements_of(self, step: int, rows: range) -> list[Any]:
-        dataset, indices = self._here.dataset, cast("list[Any]", self._open(step))
-        if self._here.reads_at_once:
+        dataset, indices = self._code.dataset, cast("list[Any]", self._open(step))
+        if self._code.reads_at_once:
             found = list(seeded(self._seed(0, step), dataset.__getitems__, indices))
             if len(found) != len(indices):  # torch collates whatever comes
                 raise LayoutMismatchError(0)
@@ -201,7 +201,7 @@ class DrawnWork(Work):
         with sending_errors():
             indices = self._open(step)
             if isinstance(indices, StreamRequest):
-                return streamed(self._here, indices, self.drawn.number, is_repeated=self.has_crashed)
+                return streamed(self._code, indices, self.drawn.number, is_repeated=self.has_crashed)
             return self._batch(step, rows)
 
     def pickled(self, batch: object) -> object:
@@ -209,7 +209,7 @@ class DrawnWork(Work):
             return batch if isinstance(batch, Sealed) else Sealed(batch)
 
     def _batch(self, step: int, rows: list[Any]) -> object:
-        collate, is_whole = self._here.collate_fn, self._task.way == "whole"
+        collate, is_whole = self._code.collate_fn, self._task.way == "whole"
         if collate is default_collate:  # it draws no random numbers
             elements: Any = self._whole(step) if is_whole else rows
             if collates_plainly() and len(elements):
@@ -222,15 +222,15 @@ class DrawnWork(Work):
         return collate(rows)
 
     def _whole(self, step: int) -> object:
-        work, indices = self._here, cast("list[Any]", self._open(step))
+        code, indices = self._code, cast("list[Any]", self._open(step))
         seed = self._seed(0, step)
-        if not work.is_batched:
-            return seeded(seed, partial(operator.getitem, work.dataset), indices)
-        if work.reads_at_once:
-            return seeded(seed, work.dataset.__getitems__, indices)
+        if not code.is_batched:
+            return seeded(seed, partial(operator.getitem, code.dataset), indices)
+        if code.reads_at_once:
+            return seeded(seed, code.dataset.__getitems__, indices)
         if self.batches[step].is_list:
             return self._elements_of(step, range(len(indices)))
-        return [work.dataset[index] for index in indices]
+        return [code.dataset[index] for index in indices]
 
     def _seed(self, row: int, step: int) -> Seed:
         return Seed(derive(self._batch_seed(step).value, row), self._task.seed.shown)
@@ -248,10 +248,10 @@ class DrawnWork(Work):
         return self._indices[step]
 
     @property
-    def _here(self) -> UserCode:
-        if self._work is None:
+    def _code(self) -> UserCode:
+        if self._given_code is None:
             raise InternalError("a batch can be computed only in a worker process")
-        return self._work
+        return self._given_code
 
     # -- in the consumer
 

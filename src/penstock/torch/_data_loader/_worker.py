@@ -70,7 +70,7 @@ class Start:
     """The function that each worker calls before its first job.
 
     Attributes:
-        work: `Sealed` in the consumer, `Arrived` in the worker.
+        code: the user's dataset and functions: `Sealed` in the consumer, `Arrived` in the worker.
         num_workers: the number of workers.
         base_seed: the base seed of the iterator that the workers serve.
         first: the number of the scheduler's first worker.
@@ -79,7 +79,7 @@ class Start:
         dataset: the name of the dataset's class, for messages.
     """
 
-    work: Sealed | Arrived
+    code: Sealed | Arrived
     num_workers: int
     base_seed: int
     first: int = 0
@@ -92,14 +92,14 @@ class Start:
         number = self.first + place
         torch.set_grad_enabled(self.grad)
         take_ranks(self.ranks)  # before the dataset is there: its __setstate__ may ask for its rank
-        work = self._opened()
-        collate_by(work.collating)
-        become_worker(number, self.num_workers, self.base_seed, work.dataset)
-        if work.init_fn is None:
+        code = self._opened()
+        collate_by(code.collating)
+        become_worker(number, self.num_workers, self.base_seed, code.dataset)
+        if code.init_fn is None:
             return None
         before = torch.initial_seed()
         with Caught() as caught:
-            work.init_fn(number)
+            code.init_fn(number)
         if isinstance(caught.error, Exception):
             sent_error(caught.error).raise_again()
         elif caught.error is not None:
@@ -109,7 +109,7 @@ class Start:
 
     def _opened(self) -> UserCode:
         with Caught(Exception) as caught:
-            return user_code_of(self.work)
+            return user_code_of(self.code)
         error = caught.taken()
         error.add_note(
             f"a worker could not rebuild the dataset, of the class {self.dataset}, or a function of the loader from "
@@ -120,7 +120,7 @@ class Start:
 
 
 def user_code_of(sent: object) -> UserCode:
-    """Return the work that a worker received."""
+    """Return the user's dataset and functions, as a worker received them."""
     assert isinstance(sent, Arrived)
     return cast("UserCode", sent.value)
 
@@ -263,11 +263,11 @@ def is_stateful(dataset: object) -> TypeGuard[Stateful]:
     return has_state_dict(dataset)
 
 
-def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
+def streamed(code: UserCode, wanted: StreamRequest, number: int, *, is_repeated: bool) -> Sealed:
     """Return the next batch of this process's stream. Random generators aren't seeded between batches.
 
     Args:
-        work: the work, with an iterable dataset.
+        code: the user's functions, and an iterable dataset.
         wanted: the request.
         number: the number of the batch in the stream.
         is_repeated: whether a worker has crashed on this batch.
@@ -275,7 +275,7 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
     Raises:
         StreamLostError: another worker has read the stream, or a part of it.
     """
-    stream = _stream(work.dataset, wanted, number, is_repeated=is_repeated)
+    stream = _stream(code.dataset, wanted, number, is_repeated=is_repeated)
     stream.forget(wanted.delivered)
     known = stream.kept.get(number)
     if isinstance(known, Exception):
@@ -285,7 +285,7 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
     if number != stream.number:
         raise StreamLostError
     try:
-        found = _taken(stream, work, wanted)
+        found = _taken(stream, code, wanted)
     except Exception as error:
         stream.keep(number, error)
         raise
@@ -293,17 +293,17 @@ def streamed(work: UserCode, wanted: StreamRequest, number: int, *, is_repeated:
     return found
 
 
-def _taken(stream: _Stream, work: UserCode, wanted: StreamRequest) -> Sealed:
+def _taken(stream: _Stream, code: UserCode, wanted: StreamRequest) -> Sealed:
     """Return the next batch of a stream, or the error in its place, each with the dataset's state after it."""
     batch, is_batch = None, False
     with Caught(Exception) as reading:
         elements = stream.take(wanted)
         is_batch = bool(elements)
         try:
-            batch = work.collate_fn(elements[0] if wanted.size is None else elements) if is_batch else None
+            batch = code.collate_fn(elements[0] if wanted.size is None else elements) if is_batch else None
         except StopIteration:  # from collate_fn: in torch, too, it ends the stream
             is_batch, stream.has_ended = False, True
-    state = work.dataset.state_dict() if is_stateful(work.dataset) else None
+    state = code.dataset.state_dict() if is_stateful(code.dataset) else None
     with Caught(Exception) as pickling:
         if reading.error is None:
             return Sealed(StreamedBatch(batch, is_batch, stream.has_ended, state))

@@ -347,7 +347,7 @@ class Workers:
         method = _start_method(given.multiprocessing_context)
         merging = most if rules.is_whole else given.num_batch_workers or most
         limits = Limits(num_batch_workers=merging, worker_init=start, start_method=method)
-        node = Read(start.work, 0, 0)
+        node = Read(start.code, 0, 0)
         program = Batches(node, 0, None, (), can_recut=True)
         workers = rules.num_workers
         shard = Shard(0, 1)
