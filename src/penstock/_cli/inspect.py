@@ -80,13 +80,20 @@ def states_in(path: Path) -> list[Found]:
         StateError: a state is damaged, or of another version.
         MissingDependencyError: the file is a checkpoint, and torch isn't installed.
     """
-    found = [Found(f"{path}{keys}", from_json(state)) for keys, state in _search(_content(path), "", 0)]
+    found = [_found(f"{path}{keys}", state) for keys, state in _search(_content(path), "", 0)]
     if not found:
         raise UsageError(
             f"{path} has no state of a loader: no value that loader.state_dict() returned. Save that value with the "
             "checkpoint, as it is or as JSON text"
         )
     return found
+
+
+def _found(place: str, state: object) -> Found:
+    try:
+        return Found(place, from_json(state))
+    except StateError as error:
+        raise StateError(f"{place}: {error}") from error
 
 
 def _content(path: Path) -> object:
