@@ -1,4 +1,25 @@
-"""The class that replaces torch's DataLoader, with the same arguments, errors, warnings and results."""
+"""The class that replaces torch's DataLoader, with the same arguments, errors, warnings and results.
+
+The problem: programs rely on more than torch's batches. They rely on the order of the indices, on the moments at which
+a sampler is called, and on the state in which an epoch leaves torch's generators. Workers that share the rows of all
+batches can't run torch's loop, which gives each worker whole batches of its own.
+
+The solution: all that draws runs in the caller's thread, by torch's own code or in torch's order. Workers get only what
+was drawn.
+
+- *No workers*: torch's own iterator runs. `_torch_private` puts objects into it that count what passes.
+- *The base seed*: `_torch_private.begin` makes the base of torch's iterators, which draws the seed as with torch.
+- *The order*: `Sampled.draw` (`_workers`) iterates over the program's sampler. Where a program can tell when it does,
+  it draws as torch does: `prefetch_factor` batches for each worker at the start, then one for each batch. Where none
+  can (`freely_drawn` in `_state`), it may draw more.
+- *The draws of items*: torch seeds each worker, so an item's numbers depend on the worker. Here an item's seed derives
+  from the base seed, the epoch, the batch and the row (`_seeding`), so neither the number of workers nor a crash
+  changes it. This is the one difference from torch's numbers.
+- *A state* has the inputs of the order, from which `_state` makes it again, and the number of delivered batches.
+
+The indices of one batch, or of several small ones, are a job of `DrawnWork` (`_job`). The process scheduler of
+`penstock._runtime` runs it as it runs the jobs of other loaders, and `_iterators` delivers the batches.
+"""
 
 import warnings
 from collections import deque
