@@ -186,8 +186,10 @@ def findings(output: str, dataset: str = "") -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=LINUX)])
 def test_every_defect_is_found(workers: int, lint: Lint) -> None:
     """Records that fail are named though `on_error` would replace them; the others are compared leaf by leaf."""
-    found = findings(lint("defects", "--ranks", "4", "--json", workers=workers))
+    output = lint("defects", "--ranks", "4", "--json", workers=workers)
+    found = findings(output)
     assert found.keys() == {"failed", "ranks", *LEAVES}
+    assert json.loads(output)["datasets"][0]["steps"] == 9  # the last batch has 6 rows
     assert sorted(found["failed"]["records"]) == [
         "key 11 (file '11.jpg'): ValueError: truncated (in step 'with_defects')",
         "key 3 (file '3.jpg'): KeyError: 'photograph'",

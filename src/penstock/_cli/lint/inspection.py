@@ -240,6 +240,8 @@ class Lint:
                 self.inspected.merge(part)
                 self.steps = inspection.positions_of(number).stop // batch
                 progress.advance(len(inspection.positions_of(number)))
+        if self._program.batch is not None and self._program.batch.value.remainder != "drop":
+            self.steps = -(-total // batch)  # a last batch that isn't full is a step, too
         self.is_complete = True
 
     def _inspect_in_order(self, count: int, workers: Kind) -> None:
