@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock._runtime._fold_choice import ReadChoice
-from penstock._runtime._fold_thread import Chunk, Fold, Made
+from penstock._runtime._fold_thread import FoldRun, Made, MadeChunk
 from penstock._streaming import no_provenance
 from tests.constants import SetConstant
 from tests.dataset.functions import keep
@@ -150,14 +150,14 @@ def test_filtered_elements_are_counted(workers: int) -> None:
 
 def test_an_error_of_the_fold_thread_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumer gets the batches that the fold thread made, then its error at every call; the epoch doesn't end."""
-    whole = Fold.__iter__
+    whole = FoldRun.__iter__
 
-    def breaking(fold: Fold) -> Iterator[Any]:
+    def breaking(fold: FoldRun) -> Iterator[Any]:
         with closing(whole(fold)) as chunks:
             yield next(chunks)
         raise RuntimeError("the fold is broken")
 
-    monkeypatch.setattr(Fold, "__iter__", breaking)
+    monkeypatch.setattr(FoldRun, "__iter__", breaking)
     found: list[int] = []
     with ps.Loader(ps.range(10**6).filter(keep).batch(1), num_workers=1) as loader:
         batches = iter(loader)
@@ -173,14 +173,14 @@ def test_a_chunk_has_few_large_batches(set_constant: SetConstant, monkeypatch: p
     """Batches that wait for the consumer together fit into the processor's cache."""
     set_constant("FOLD_SECONDS", 1e9)
     set_constant("FOLD_BYTES", 20_000)
-    whole, steps = Fold.__iter__, [0]
+    whole, steps = FoldRun.__iter__, [0]
 
-    def counting(fold: Fold) -> Iterator[Chunk]:
+    def counting(fold: FoldRun) -> Iterator[MadeChunk]:
         for chunk in whole(fold):
             steps.append(chunk.steps)
             yield chunk
 
-    monkeypatch.setattr(Fold, "__iter__", counting)
+    monkeypatch.setattr(FoldRun, "__iter__", counting)
     dataset = ps.range(200).map(lambda number: np.full(500, number)).filter(lambda row: row[0] >= 0).batch(2)
     with ps.Loader(dataset, num_workers=1, workers="threads") as loader:
         assert [row[0] for batch in loader for row in batch] == list(range(200))
@@ -192,17 +192,17 @@ class Numbers:
 
     def __init__(self) -> None:
         self.made = threading.Semaphore(0)
-        self.inner = self
+        self.stages = self
 
     def __call__(self, *_arguments: object, on_request: bool) -> "Numbers":
         """Return the fold itself, in the place of a new one."""
         assert not on_request
         return self
 
-    def __iter__(self) -> Iterator[Chunk]:
+    def __iter__(self) -> Iterator[MadeChunk]:
         for number in range(9):
             self.made.release()
-            yield Chunk([Made(number, number, (), no_provenance())])
+            yield MadeChunk([Made(number, number, (), no_provenance())])
 
     def give_up(self) -> None:
         """Do nothing: this fold waits for nothing."""
@@ -211,7 +211,7 @@ class Numbers:
 def test_the_fold_thread_makes_as_many_chunks_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread makes no chunk beyond its room, and makes another when the consumer takes one."""
     fold = Numbers()
-    monkeypatch.setattr("penstock._runtime._fold_thread.Fold", fold)
+    monkeypatch.setattr("penstock._runtime._fold_thread.FoldRun", fold)
     with ps.Loader(ps.range(9).filter(keep), num_workers=1, prefetch=2) as loader:
         numbers = iter(loader)
         for number, chunks in enumerate([3, 1, 1]):

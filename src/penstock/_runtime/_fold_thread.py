@@ -54,8 +54,7 @@ from penstock._runtime._recorder import Recorder
 from penstock._runtime._scheduler import Client
 from penstock._runtime._streaming import ClosingReader, StageRun, rows_of_element
 from penstock._runtime._streams import EndOfEpoch, Owner, Supplier
-from penstock._streaming import Chunk as Elements
-from penstock._streaming import CollateRun, Provenance, Token, late_token, no_provenance
+from penstock._streaming import Chunk, CollateRun, Provenance, Token, late_token, no_provenance
 from penstock._tracebacks import raise_caught
 from penstock.batching import array_bytes
 
@@ -106,8 +105,8 @@ class Made(NamedTuple):
     """Whether the steps above the fold were applied, so that no worker has to."""
 
 
-class Chunk:
-    """Batches in order; the last one may be an error.
+class MadeChunk:
+    """Batches that the fold has made, in order; the last one may be an error.
 
     Attributes:
         steps: the number of batches, the error included.
@@ -128,8 +127,10 @@ class Chunk:
         return made
 
 
-class Fold:
-    """Makes the chunks of batches, up to the end of the epoch or the first error, which is the last `Made`.
+class FoldRun:
+    """Runs the steps that are read in order, and makes chunks of their batches.
+
+    It ends with the epoch, or at the first error, which is the last `Made`.
 
     Args:
         client: the client that the block inputs belong to.
@@ -157,9 +158,9 @@ class Fold:
         self._chunk_seconds = 0.0 if on_request or client.plan.program.reads_streams else FOLD_SECONDS
         context = client.context("consumer" if on_request else "fold")
         self._context = context = replace(context, filtered=_counter(self._filtered))
-        self.inner = StageRun(client.plan, step_range, context, open_reader(), collate, singly=on_request)
+        self.stages = StageRun(client.plan, step_range, context, open_reader(), collate, singly=on_request)
 
-    def __iter__(self) -> Generator[Chunk]:
+    def __iter__(self) -> Generator[MadeChunk]:
         batches = self._batches()
         most, self._began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
         try:
@@ -175,12 +176,12 @@ class Fold:
                 if len(self._made) == 1 and is_whole:  # workers read a batch later, with others
                     most = min(most, self._most_by_bytes())
                 if len(self._made) >= most or time.perf_counter() - self._began >= self._chunk_seconds:
-                    yield Chunk(self.take())
+                    yield MadeChunk(self.take())
                     most, self._began = decide(FOLD_BATCHES, _ENDLESS), time.perf_counter()
-            yield Chunk(self.take())
+            yield MadeChunk(self.take())
         finally:
             self._made = []  # the traceback of an error in it would refer to this
-            self.inner.close()
+            self.stages.close()
 
     def _most_by_bytes(self) -> int:
         """Return how many batches as large as the first one of a chunk it may have."""
@@ -194,7 +195,7 @@ class Fold:
 
     def _batches(self) -> Generator[Made]:
         collate, number = self._collate, 0
-        while (chunk := self.inner.next_chunk()) is not None:
+        while (chunk := self.stages.next_chunk()) is not None:
             above = self._applied_from(number)
             number += len(chunk.elements)
             if above is not None and above.takes_blocks:
@@ -225,7 +226,7 @@ class Fold:
         choice.changes(number)
         return above.run if choice.by_fold else None
 
-    def _block(self, chunk: Elements, above: CollateRun) -> Generator[Made]:
+    def _block(self, chunk: Chunk, above: CollateRun) -> Generator[Made]:
         """Apply the steps above to all batches of a chunk."""
         results: list[Element] = []
         with CaughtFailure() as caught:
@@ -255,10 +256,10 @@ class FoldOnRequest:
     """Chunks of a fold that are made when they are requested, in the thread that takes them; as `FoldThread`."""
 
     def __init__(self, client: Client, open_reader: OpenReader, step_range: StepRange, above: Above) -> None:
-        self._fold = Fold(client, open_reader, step_range, above, on_request=True)
+        self._fold = FoldRun(client, open_reader, step_range, above, on_request=True)
         self._chunks = iter(self._fold)
 
-    def next_job(self) -> Chunk | None:
+    def next_job(self) -> MadeChunk | None:
         """Make the next chunk, and return it; None after the last one."""
         return next(self._chunks, None)
 
@@ -275,7 +276,7 @@ class FoldOnRequest:
 
     def close(self) -> None:
         """End reading."""
-        self._fold.inner.close()
+        self._fold.stages.close()
 
 
 class FoldThread:
@@ -307,21 +308,21 @@ class FoldThread:
         client.is_folded_ahead = True
         self._owner = owner
         self._client = client
-        self._make_fold = partial(Fold, client, open_reader, step_range, above, on_request=False)
+        self._make_fold = partial(FoldRun, client, open_reader, step_range, above, on_request=False)
         self._max_chunks = client.plan.prefetch if above is None else 1  # those that wait, and the one being made
         self._bell = Bell() if bell is None else bell
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[MadeChunk] = deque()
         self._room = Bell()
         self._wake: Callable[[], None] | None = None  # called once, in the thread, after the next chunk has come
         self._looks = False  # whether the consumer looks for a chunk after a while, if the bell doesn't ring
         self._stopped = False
         self._process = os.getpid()
-        self._fold: Fold | None = None
+        self._fold: FoldRun | None = None
         self._thread: DaemonThread | None = None
         self._identifier: int | None = None  # of the thread, once it runs
         self._recycled_bytes = 0
 
-    def next_job(self) -> Chunk | None:
+    def next_job(self) -> MadeChunk | None:
         """Wait for the next chunk, and return it; None once closed. There is none after an error."""
         self._owner.check()
         self._begin()
@@ -329,7 +330,7 @@ class FoldThread:
             self._wait()
         return self._taken()
 
-    def next_job_nowait(self, wake: Callable[[], None] | None = None, /) -> Chunk | None:
+    def next_job_nowait(self, wake: Callable[[], None] | None = None, /) -> MadeChunk | None:
         """Return the next chunk, if it has come; if not, and the thread has begun, `wake` is called when it has."""
         if self._thread is None or not decide(SEEN_NOW, 1):
             return None
@@ -351,7 +352,7 @@ class FoldThread:
         self._bell.clear()
         return bool(self._chunks) or self._stopped
 
-    def _taken(self) -> Chunk | None:
+    def _taken(self) -> MadeChunk | None:
         try:
             chunk = self._chunks.popleft()
         except IndexError:  # none has come; or one had, and another thread closed this
@@ -407,7 +408,7 @@ class FoldThread:
         self._bell.ring()
         self._room.ring()
         if self._fold is not None:
-            self._fold.inner.give_up()  # so that the thread doesn't wait for workers
+            self._fold.stages.give_up()  # so that the thread doesn't wait for workers
         if self._thread is not None and not self._thread.is_current:
             self._thread.wait(FUNCTION_SECONDS)
         self._wake = None
@@ -417,7 +418,7 @@ class FoldThread:
 
     # -- in the thread
 
-    def _run(self, fold: Fold) -> None:
+    def _run(self, fold: FoldRun) -> None:
         recycle_arrays()  # those of batches, which another thread drops
         self._identifier = threading.get_ident()
         self._client.before_wait = weakly(self._pass_on)  # which the client doesn't keep
@@ -429,7 +430,7 @@ class FoldThread:
                 self._put(chunk)
                 del chunk  # so that its batches are freed when the consumer drops them
         if caught.error is not None:
-            self._put(Chunk([_failed(caught.taken())]))
+            self._put(MadeChunk([_failed(caught.taken())]))
 
     def _waits_for_room(self) -> bool:
         """Wait for room for another chunk; return False if the thread should end instead."""
@@ -454,12 +455,12 @@ class FoldThread:
             return
         made = fold.take()
         if made:
-            self._chunks.append(Chunk(made))
+            self._chunks.append(MadeChunk(made))
             if not self._looks:
                 self._announce()
             self._waits_for_room()  # for the chunk that is begun
 
-    def _put(self, chunk: Chunk) -> None:
+    def _put(self, chunk: MadeChunk) -> None:
         self._chunks.append(chunk)
         self._announce()
 
@@ -471,7 +472,7 @@ class FoldThread:
             wake()
 
 
-class FoldSupplier(Supplier[Chunk]):
+class FoldSupplier(Supplier[MadeChunk]):
     """Chunks of batches of a dataset that is read in order, folded ahead by a thread."""
 
     def __init__(self, owner: FoldOwner, client: Client, open_reader: OpenReader, step_range: StepRange) -> None:
@@ -484,20 +485,20 @@ class FoldSupplier(Supplier[Chunk]):
     def open(self) -> FoldThread:
         return self._open_fold(self._remaining.step_ranges()[0], bell=self._bell)
 
-    def results(self, job: Chunk) -> list[Element]:
+    def results(self, job: MadeChunk) -> list[Element]:
         made = job.taken()
         job.delivered = [(each.token, each.filtered) for each in made]
         job.error = made[-1].error
         return [each.batch for each in (made if job.error is None else made[:-1])]
 
-    def delivered(self, job: Chunk, index: int, batch: Element) -> Token:
+    def delivered(self, job: MadeChunk, index: int, batch: Element) -> Token:
         del batch
         token, filtered = job.delivered[index]
         count_filtered(self._client.recorder, filtered)
         self._remaining.remove_delivered(token)
         return token
 
-    def error(self, job: Chunk) -> BaseException | None:
+    def error(self, job: MadeChunk) -> BaseException | None:
         error, job.error = job.error, None
         count_filtered(self._client.recorder, job.delivered[-1][1])
         return error

@@ -9,9 +9,9 @@ was drawn.
 
 - *No workers*: torch's own iterator runs. `_torch_private` puts objects into it that count what passes.
 - *The base seed*: `_torch_private.begin` makes the base of torch's iterators, which draws the seed as with torch.
-- *The order*: `Sampled.draw` (`_workers`) iterates over the program's sampler. Where a program can tell when it does,
-  it draws as torch does: `prefetch_factor` batches for each worker at the start, then one for each batch. Where none
-  can (`freely_drawn` in `_state`), it may draw more.
+- *The order*: `Sampled.draw` (`_workers`) iterates over the program's sampler. It draws as far ahead as
+  torch does, if a program can tell: `prefetch_factor` batches for each worker at the start, then one for each batch.
+  Otherwise (`freely_drawn` in `_state`) it may draw more.
 - *The draws of items*: torch seeds each worker, so an item's numbers depend on the worker. Here an item's seed derives
   from the base seed, the epoch, the batch and the row (`_seeding`), so neither the number of workers nor a crash
   changes it. This is the one difference from torch's numbers.
