@@ -53,11 +53,11 @@ from penstock._ring import SlotRing
 from penstock._runtime._job_table import CRASHING, FAILED, FINE, IRREGULAR, NO_ROOM, CurrentBlock, JobTable
 from penstock._runtime._jobs import NO_FAILURE, Job, JobFailure, Work
 from penstock._runtime._policy import BLOCKS, MAX_CRASHES, MAX_CRASHES_IN_ROWS, SLOTS
-from penstock._runtime._process_work import OWNERS_PLAN, Described, merged_batches, parts_of, work
+from penstock._runtime._process_work import OWNERS_PLAN, JobDescription, merged_batches, parts_of, run_worker
 from penstock._runtime._region_pool import ANY_SIZE
 from penstock._runtime._scheduler import Armed, AtWork, Client, Scheduler
 from penstock._runtime._shared_values import needs_of, shared, without_streams, write
-from penstock._runtime._worker_processes import ProcessWork, WorkerProcesses
+from penstock._runtime._worker_processes import ProcessMain, WorkerProcesses
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
 
@@ -118,7 +118,7 @@ class ProcessScheduler(Scheduler):
         self._processes = WorkerProcesses(
             self._ring,
             self.num_workers,
-            work=ProcessWork(partial(work, needs=needs), descriptors, limits.timeout),
+            main=ProcessMain(partial(run_worker, needs=needs), descriptors, limits.timeout),
             owner=self,
             seeds=seeds,
             starting=Starting(limits.start_method, limits.worker_threads, is_imported(), keeps_spare=True),
@@ -257,7 +257,7 @@ class ProcessScheduler(Scheduler):
         given, places = job.packed
         spill = self._spill_of(slot, client, job, given)
         plan = self._plans.get(id(client.plan))
-        described = Described(
+        described = JobDescription(
             armed.number,
             OWNERS_PLAN if plan is None else self._regions[id(plan)][0],
             job.work.task(),

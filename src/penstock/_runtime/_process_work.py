@@ -63,7 +63,7 @@ _DESCRIPTION_CHARACTERS: Final = 500
 _TRACEBACK_CHARACTERS: Final = 2_000  # the last ones
 
 
-class Described(NamedTuple):
+class JobDescription(NamedTuple):
     """The description of a job, its memory and its plan, for worker processes; it is pickled as a plain tuple."""
 
     number: int
@@ -153,12 +153,12 @@ class Regions:
             del self.known[number]
 
 
-class _Program(NamedTuple):
-    """The plan of one loader, the semaphore for its merges, and what requests its records, if it has async sources."""
+class _OpenedPlan(NamedTuple):
+    """A loader's plan, the semaphore for its merges, and, if it has async sources, what requests their records."""
 
     plan: Plan
     merging: FileSemaphore
-    prefetch: "BlockPrefetch | None"
+    block_prefetch: "BlockPrefetch | None"
 
 
 class _Requested(NamedTuple):
@@ -174,7 +174,7 @@ class _Requested(NamedTuple):
     """The largest number of records that this process may have requested."""
 
 
-def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
+def run_worker(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, needs: bytes = b"") -> None:
     """Run blocks until the ring is stopped.
 
     Args:
@@ -193,38 +193,38 @@ def work(pipe: "Connection[Any, Any]", number: int, descriptors: Inherited, *, n
         os.close(descriptor)
     if stack:
         answer_with_stack(stack[0])  # the descriptor stays open as long as the process lives
-    program = _prepared(pipe, number, region, job_table)
-    if program is not None:
-        _Worker(pipe, number, ring, job_table, program).run()
+    opened = _prepared(pipe, number, region, job_table)
+    if opened is not None:
+        _Worker(pipe, number, ring, job_table, opened).run()
 
 
-def _program(region: Region, number: int) -> _Program:
-    """Return the program of the plan in a region; the file of the region is locked for merges."""
+def _opened_plan(region: Region, number: int) -> _OpenedPlan:
+    """Return the plan in a region; the file of the region is locked for merges."""
     # A private mapping: if a function changes the arrays of a source, other processes and later ones don't see it.
     private = mmap.mmap(region.descriptor, len(region), mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     plan = cast("Plan", read(private, slice(None), 0))
     merging = FileSemaphore(region, plan.limits.num_batch_workers or plan.prefetch, number)
-    return _Program(plan, merging, _prefetch(plan, number) if awaits(plan.node) else None)
+    return _OpenedPlan(plan, merging, _block_prefetch(plan, number) if awaits(plan.node) else None)
 
 
-def _prefetch(plan: Plan, number: int) -> "BlockPrefetch":
+def _block_prefetch(plan: Plan, number: int) -> "BlockPrefetch":
     """Return what requests the records of blocks in this process; the processes share the limit."""
     each, more = divmod(plan.limits.read_ahead, max(plan.num_workers, 1))
     return _runtime.BlockPrefetch(plan.node, max(each + (number < more), 1))
 
 
-def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _Program | None:
-    """Prepare the process and report the outcome to the scheduler; return its program, or None if that failed."""
+def _prepared(pipe: "Connection[Any, Any]", number: int, region: Region, job_table: JobTable) -> _OpenedPlan | None:
+    """Prepare the process and report the outcome to the scheduler; return its plan, or None if that failed."""
     report: int | None = None
     with Caught() as caught:
-        program = _program(region, number)
-        if program.plan.limits.worker_init is not None:
+        opened = _opened_plan(region, number)
+        if opened.plan.limits.worker_init is not None:
             job_table.prepare(number)
-            found = program.plan.limits.worker_init(number)
+            found = opened.plan.limits.worker_init(number)
             report = found if type(found) is int else None
             job_table.end(number)
         pipe.send_bytes(pickle.dumps(Prepared(report)))
-        return program
+        return opened
     error = caught.taken()
     error.add_note(f"while worker {number} was being prepared, in its process")
     pipe.send_bytes(pickle.dumps(pack_error(error)))
@@ -235,21 +235,21 @@ class _Worker:
     """Claims blocks and runs them."""
 
     def __init__(
-        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, job_table: JobTable, program: _Program
+        self, pipe: "Connection[Any, Any]", number: int, ring: SlotRing, job_table: JobTable, opened: _OpenedPlan
     ) -> None:
         self._pipe = pipe
         self._number = number
         self._ring = ring
         self._job_table = job_table
-        self._throttle = CpuThrottle(job_table, ring, number, shared_processors(program.plan.num_workers))
-        self._programs = {OWNERS_PLAN: program}
+        self._throttle = CpuThrottle(job_table, ring, number, shared_processors(opened.plan.num_workers))
+        self._plans = {OWNERS_PLAN: opened}
         self._regions = Regions(SharedDescriptors(pipe))
         self._offers = Offers()
         self._events: list[Event] = []  # of the current block
         self._is_elsewhere = False  # whether only the consumer can compute the current block
         self._context = Context(observe=self._events.append, substituted=self._substituted, draws=GlobalDraws())
         self._contexts: dict[int, Context] = {}  # by the number of the memory for times
-        self._jobs: dict[int, tuple[Described, Job[Work]]] = {}  # by slot
+        self._jobs: dict[int, tuple[JobDescription, Job[Work]]] = {}  # by slot
         self._requested: deque[_Requested] = deque()  # blocks that were claimed, in the order of their claims
         self._records: BlockRecords | None = None  # of the current block
         self._living: tuple[int, ...] = ()  # memory that was in use when the last job was armed
@@ -308,7 +308,7 @@ class _Worker:
         self._records = None
         if not self._requested:
             self._throttle.wait_for_processor()
-            if not any(program.prefetch for program in self._programs.values()):  # that of a new plan comes with a job
+            if not any(opened.block_prefetch for opened in self._plans.values()):  # that of a new plan comes with a job
                 return self._ring.claim_wait(self._number)
         while not self._holds_enough():
             claim = self._ring.claim(self._number) if self._requested else self._ring.claim_wait(self._number)
@@ -341,7 +341,7 @@ class _Worker:
                 return False
             self._begin(claim)
             described, job = self._job(claim.slot, claim.number)
-            plan, _, prefetch = self._program(described)
+            plan, _, prefetch = self._opened(described)
             upcoming = [] if claim.merge or prefetch is None else job.upcoming(claim.block)
             if prefetch is None or not upcoming:
                 return False
@@ -367,17 +367,17 @@ class _Worker:
             return IRREGULAR
         return FINE if error is None else FAILED
 
-    def _job(self, slot: int, number: int) -> tuple[Described, Job[Work]]:
+    def _job(self, slot: int, number: int) -> tuple[JobDescription, Job[Work]]:
         known = self._jobs.get(slot)
         if known is not None and known[0].number == number:
             return known
         fields: tuple[Any, ...] = pickle.loads(self._job_table.description(slot))
         if not fields:
             raise UsageError("the job's description is too long for the job table; elements have too many leaves")
-        described = Described(*fields)
+        described = JobDescription(*fields)
         needed = (described.plan, described.times, described.spill, described.region)
         self._regions.open(number for number in needed if number not in (None, OWNERS_PLAN))
-        job = Job(described.task.work(self._program(described).plan))
+        job = Job(described.task.work(self._opened(described).plan))
         memory = described.spill if job.has_merge else described.region
         if job.work.shape.row_bytes and memory is not None:
             job.work.use(self._regions.get(memory))
@@ -390,24 +390,24 @@ class _Worker:
     def _forget_others(self, living: tuple[int, ...]) -> None:
         """Release memory that is not in use any more, and the jobs and plans in it."""
         self._regions.keep(living)
-        for gone in self._programs.keys() - self._regions.known - {OWNERS_PLAN}:
-            del self._programs[gone]
+        for gone in self._plans.keys() - self._regions.known - {OWNERS_PLAN}:
+            del self._plans[gone]
             self._context.kept.clear()  # parents of a step of that plan keep its memory mapped
         self._contexts = {number: context for number, context in self._contexts.items() if number in living}
         # Columns of an earlier job keep its memory mapped.
         self._jobs = {at: known for at, known in self._jobs.items() if known[0].region in living}
 
-    def _program(self, described: Described) -> _Program:
+    def _opened(self, described: JobDescription) -> _OpenedPlan:
         number = described.plan
-        if number not in self._programs:
-            self._programs[number] = _program(self._regions.get(number), self._number)
-        return self._programs[number]
+        if number not in self._plans:
+            self._plans[number] = _opened_plan(self._regions.get(number), self._number)
+        return self._plans[number]
 
-    def _context_of(self, described: Described) -> Context:
+    def _context_of(self, described: JobDescription) -> Context:
         """Return the context for a job, which writes the times of its steps."""
         known = self._contexts.get(described.times)
         if known is None:
-            node = self._program(described).plan.node
+            node = self._opened(described).plan.node
             numbers = numbered(walk(node))
             words = words_for(numbers)
             parts = np.frombuffer(cast("memoryview", self._regions.get(described.times)), np.float64)
@@ -416,7 +416,7 @@ class _Worker:
             self._contexts[described.times] = known
         return known
 
-    def _give(self, described: Described, job: Job[Work], block: int) -> None:
+    def _give(self, described: JobDescription, job: Job[Work], block: int) -> None:
         """Give a job a copy of the content for a block or the merge: a function may write to it, and crash."""
         if block not in described.given or described.spill is None:
             return
@@ -425,14 +425,16 @@ class _Worker:
             raise UsageError(content.why)
         job.work.given = {block: content}
 
-    def _try_suspect(self, described: Described, job: Job[Work], block: int, index: int, row: int) -> None:
+    def _try_suspect(self, described: JobDescription, job: Job[Work], block: int, index: int, row: int) -> None:
         """Compute the row at which another process crashed, and drop the result: a crash proves the row at fault."""
         self._job_table.begin_row(self._number, index, row, is_trial=True)
         self._give(described, job, block)
         with Caught():  # it is raised again by the block
             job.try_row(index, row, Context(crashing_rows=_crashing_rows(described)))
 
-    def _run(self, slot: int, described: Described, job: Job[Work], block: int, before_row: BeforeRow | None) -> None:
+    def _run(
+        self, slot: int, described: JobDescription, job: Job[Work], block: int, before_row: BeforeRow | None
+    ) -> None:
         self._give(described, job, block)
         stopwatch = Stopwatch()
         context = self._context_of(described)
@@ -475,12 +477,12 @@ class _Worker:
             raise _NoRoomError(start + size_bytes)
         return start
 
-    def _merge(self, claim: Claim, described: Described, job: Job[Work], before_row: BeforeRow | None) -> None:
+    def _merge(self, claim: Claim, described: JobDescription, job: Job[Work], before_row: BeforeRow | None) -> None:
         if described.spill is None or described.region is None:
             raise InternalError("batches are merged in memory, from memory")
         slot = claim.slot
         self._job_table.end(self._number)  # waiting for the semaphore is no work
-        with self._program(described).merging:
+        with self._opened(described).merging:
             self._begin(claim)
             received = time.perf_counter()
             region = self._regions.get(described.region)
@@ -497,7 +499,7 @@ class _Worker:
             self._context_of(described).times.work(time.perf_counter() - received)
         del self._jobs[slot]
 
-    def _take_in(self, slot: int, described: Described, job: Job[Work]) -> None:
+    def _take_in(self, slot: int, described: JobDescription, job: Job[Work]) -> None:
         """Give the job the results of its blocks.
 
         A function may write to them, and crash. So these are copies, and the merge copies rows that are in memory.
@@ -577,7 +579,7 @@ def parts_of(
     return [cast("list[Any]", read(memory, job_table.place(slot, block), copied_bytes)) for block in range(blocks)]
 
 
-def _crashing_rows(described: Described) -> dict[tuple[int, ...], Exception]:
+def _crashing_rows(described: JobDescription) -> dict[tuple[int, ...], Exception]:
     return {at: WorkerError(text) for at, text in described.crashing_rows.items()}
 
 

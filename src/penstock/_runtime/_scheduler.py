@@ -57,7 +57,7 @@ from penstock._runtime._jobs import Job, Learned, Work
 from penstock._runtime._policy import BLOCKS, SLOTS, SLOTS_EACH
 from penstock._runtime._recorder import Recorder
 from penstock._runtime._region_pool import ANY_SIZE, RegionPool
-from penstock._runtime._worker_threads import Task, WorkerThreads
+from penstock._runtime._worker_threads import RunClaim, WorkerThreads
 from penstock.errors import ClosedError, InternalError, UsageError
 
 _logger = logging.getLogger("penstock")
@@ -304,7 +304,7 @@ class Scheduler:
         return SlotRing(BLOCKS, capacity=SLOTS)
 
     def _start(self) -> None:
-        self._threads = WorkerThreads(self._ring, self.num_workers, self._make_task)
+        self._threads = WorkerThreads(self._ring, self.num_workers, self._make_run)
 
     def _stop(self) -> None:
         self._threads.close()
@@ -678,7 +678,7 @@ class Scheduler:
 
     # -- workers
 
-    def _make_task(self, number: int) -> Task:
+    def _make_run(self, number: int) -> RunClaim:
         self._idents[number] = threading.get_ident()
         self._doing[number] = AtWork(number, time.monotonic())
         self._initialise(number)

@@ -92,8 +92,8 @@ class ProcessOwner(Protocol):
 
 
 @frozen
-class ProcessWork:
-    """The program that runs in each process.
+class ProcessMain:
+    """The function that each process runs, and what it needs.
 
     Attributes:
         target: called with the pipe of the process, its number, and `Inherited` descriptors.
@@ -151,7 +151,7 @@ class WorkerProcesses:
     Args:
         ring: the ring in which blocks are claimed; it is in shared memory.
         count: the number of processes, at least 1.
-        work: the program of each process.
+        main: the function that each process runs.
         owner: decides whether the block of a dead process is given up.
         seeds: the seeds of global random generators, from which each process derives its own.
         starting: how processes are started.
@@ -162,18 +162,18 @@ class WorkerProcesses:
         ring: SlotRing,
         count: int,
         *,
-        work: ProcessWork,
+        main: ProcessMain,
         owner: ProcessOwner,
         seeds: GlobalSeeds,
         starting: Starting,
     ) -> None:
         self._ring = ring
         self._count = count
-        self._work = work
+        self._main = main
         self._owner = owner
         if not uses_server(starting.method):
             check_guard()  # in this thread: those that start processes run no statement of the script
-        self._supervisor = Supervisor(work.target, seeds.child, policy=WORKER_RESTARTS, starting=starting)
+        self._supervisor = Supervisor(main.target, seeds.child, policy=WORKER_RESTARTS, starting=starting)
         self._lock = threading.Lock()
         self._shared: dict[
             int, int
@@ -225,7 +225,7 @@ class WorkerProcesses:
     def _watch(self, number: int) -> None:
         stack: StackFile | None = None
         with Caught() as caught:
-            stack = None if self._work.timeout is None else StackFile()
+            stack = None if self._main.timeout is None else StackFile()
             while self._start_and_watch(number, stack):
                 pass
         if caught.error is not None:  # of a filter of the log, perhaps; the consumer would wait for ever
@@ -268,12 +268,12 @@ class WorkerProcesses:
         where = stack.take() or "(no stack: it did not respond to a signal)"
         return WorkerError(
             f"the process of worker {number} (pid {pid}) was killed because it was at the same work for longer than "
-            f"timeout={self._work.timeout} seconds. Raise the timeout if the work takes longer. It was here:\n{where}",
+            f"timeout={self._main.timeout} seconds. Raise the timeout if the work takes longer. It was here:\n{where}",
             exit_code=death.exit_code,
         )
 
     def _start(self, number: int, stack: StackFile | None) -> "ChildProcess | None":
-        descriptors = self._work.descriptors if stack is None else (*self._work.descriptors, stack.fileno())
+        descriptors = self._main.descriptors if stack is None else (*self._main.descriptors, stack.fileno())
         with Caught() as caught:
             arguments = (number, Inherited(descriptors))
             return self._supervisor.start(f"process of worker {number}", arguments, number=number)
@@ -342,7 +342,7 @@ class WorkerProcesses:
 
     def _await(self, number: int, child: "ChildProcess") -> bool:
         """Wait until a process has sent a message or ended; return False if it hangs."""
-        timeout = self._work.timeout
+        timeout = self._main.timeout
         if timeout is None:
             return child.wait()
         left = timeout

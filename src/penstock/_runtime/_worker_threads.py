@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
+from typing import TypeAlias
 
 from penstock._memory import RECYCLED_BYTES, allow_recycled, recycle_arrays
 from penstock._os import DaemonThread
@@ -11,29 +12,30 @@ from penstock._processes import FUNCTION_SECONDS
 from penstock._ring import Claim, SlotRing
 
 _logger = logging.getLogger("penstock")
-Task = Callable[[Claim], None]
+RunClaim: TypeAlias = Callable[[Claim], None]
+"""Runs a claimed block, or the merge."""
 
 
 class WorkerThreads:
     """Owns `count` threads; each claims, runs and finishes blocks until the ring is stopped."""
 
-    def __init__(self, ring: SlotRing, count: int, make_task: Callable[[int], Task]) -> None:
+    def __init__(self, ring: SlotRing, count: int, make_run: Callable[[int], RunClaim]) -> None:
         """Start the threads.
 
         Args:
             ring: the ring in which blocks are claimed.
             count: the number of threads, at least 1.
-            make_task: called in each thread, with its number; returns the function that runs a claimed block there, and
+            make_run: called in each thread, with its number; returns the function that runs a claimed block there, and
                 must not raise.
         """
         self._ring = ring
         self._recycled_bytes = RECYCLED_BYTES
         allow_recycled(self._recycled_bytes)
-        # The threads refer only to the ring and the task function, so that the owner of this object can be collected.
+        # The threads refer only to the ring and this function, so that the owner of this object can be collected.
         self._threads: list[DaemonThread] = []
         try:
             for number in range(count):
-                self._threads.append(DaemonThread(partial(_run_claims, ring, number, make_task), f"penstock-{number}"))
+                self._threads.append(DaemonThread(partial(_run_claims, ring, number, make_run), f"penstock-{number}"))
         except BaseException:
             self.close()
             raise
@@ -53,10 +55,10 @@ class WorkerThreads:
         allow_recycled(-recycled_bytes)
 
 
-def _run_claims(ring: SlotRing, number: int, make_task: Callable[[int], Task]) -> None:
+def _run_claims(ring: SlotRing, number: int, make_run: Callable[[int], RunClaim]) -> None:
     recycle_arrays()
-    task = make_task(number)
+    run = make_run(number)
     while (claim := ring.claim_wait(number)) is not None:
-        task(claim)
+        run(claim)
         ring.finish(claim.slot, claim.block, number)
         del claim  # so that a waiting thread keeps nothing alive
