@@ -39,7 +39,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from penstock._decisions import ASIDE, decide
+from penstock._decisions import THROTTLED, decide
 from penstock._os import control_groups
 from penstock._ring import SlotRing
 from penstock._runtime._job_table import JobTable
@@ -206,7 +206,7 @@ class CpuThrottle:
 
     def wait_for_processor(self) -> None:
         """Wait until fewer other processes compute than there are processors, or the ring is stopped."""
-        if decide(ASIDE, 0):
+        if decide(THROTTLED, 0):
             self._ring.rest(_BLINK)
         processors = self._processors
         if processors is None or not self.is_steady:

@@ -11,8 +11,8 @@ last writer has left. Memory is leased to a job apart from its slot: the slot is
 job, the memory when the last array over it has been collected.
 
 One lock, the *ownership* of the scheduler, orders every change of slots and memory. A thread that can't wait (a worker
-that could arm more, the garbage collector that closes a queue) calls `when_free`: the action is kept, and the thread
-that holds the lock runs it when it releases the lock.
+that could arm more, the garbage collector that closes a queue) calls `when_free`: the action is postponed, and the
+thread that holds the lock runs it when it releases the lock.
 
 Several loaders may share the workers. Each is a *client*, which holds everything that its jobs need and other loaders'
 jobs must not share: its plan, measurements of its rows, the recorder of its events, its queues of jobs and its memory.
@@ -240,17 +240,17 @@ class AtWork(NamedTuple):
 
 
 class Ownership:
-    """The scope in which a thread owns a scheduler; at its end the thread calls the actions of `when_free`.
+    """The scope in which a thread owns a scheduler; at its end the thread calls the postponed actions (`when_free`).
 
     It is a class and no generator, which would take twice the time, and each batch enters it.
     """
 
-    __slots__ = ("_held", "_lock", "_run_waiting")
+    __slots__ = ("_held", "_lock", "_run_postponed")
 
-    def __init__(self, lock: threading.Lock, run_waiting: Callable[[], None]) -> None:
+    def __init__(self, lock: threading.Lock, run_postponed: Callable[[], None]) -> None:
         self._held = HeldInterrupts()
         self._lock = lock
-        self._run_waiting = run_waiting
+        self._run_postponed = run_postponed
 
     def __enter__(self) -> HeldInterrupts:
         self._held.__enter__()
@@ -261,7 +261,7 @@ class Ownership:
         try:
             self._lock.release()
             self._held.hold()
-            self._run_waiting()
+            self._run_postponed()
         finally:
             self._held.__exit__(*error)
 
@@ -281,7 +281,7 @@ class Scheduler:
         self.clients: tuple[Client, ...] = ()  # replaced as a whole, since other threads read it
         self._owner = owner
         self._lock = threading.Lock()  # its holder owns the scheduler
-        self._waiting: deque[Callable[[], None]] = deque()  # run by the thread that releases the lock next
+        self._postponed: deque[Callable[[], None]] = deque()  # run by the thread that releases the lock next
         self._process = os.getpid()
         self._worker_error: BaseException | None = None
         self.is_closed = False
@@ -383,25 +383,25 @@ class Scheduler:
 
     def owned(self) -> "Ownership":
         """Own the scheduler, once no other thread does. Ctrl-C is raised at the end, or where it is allowed."""
-        return Ownership(self._lock, self._run_waiting)
+        return Ownership(self._lock, self._run_postponed)
 
     @uninterrupted
     def when_free(self, action: Callable[[], None]) -> None:
         """Call `action` with the scheduler owned: now, or, if another thread owns it, when that thread releases it."""
         if os.getpid() != self._process:
             return  # in a fork the workers don't exist, and the shared memory belongs to the parent
-        self._waiting.append(action)
-        self._run_waiting()
+        self._postponed.append(action)
+        self._run_postponed()
 
-    def _run_waiting(self) -> None:
-        """Call the actions that wait, with interrupts held."""
+    def _run_postponed(self) -> None:
+        """Call the postponed actions, with interrupts held."""
         # A thread that finds the lock held leaves the rest to its holder, which looks again after releasing it.
-        while self._waiting and not self._lock.locked():
+        while self._postponed and not self._lock.locked():
             if not self._lock.acquire(blocking=False):
                 return
             try:
-                while self._waiting:
-                    self._waiting.popleft()()
+                while self._postponed:
+                    self._postponed.popleft()()
             finally:
                 self._lock.release()
 
@@ -697,7 +697,7 @@ class Scheduler:
                         client.arm_more()
                 finally:
                     self._lock.release()
-            self._run_waiting()
+            self._run_postponed()
 
         return run
 

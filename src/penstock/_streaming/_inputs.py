@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from penstock._caught import CaughtFailure
-from penstock._decisions import LEAF_ELEMENTS, decide
+from penstock._decisions import INPUT_ELEMENTS_INLINE, decide
 from penstock._frozen import frozen
 from penstock._graph import (
     DROPPED,
@@ -258,7 +258,7 @@ def read_inline(
     end = block_input.input_range.total
     size = 1
     while start < end:
-        stop = min(start + decide(LEAF_ELEMENTS, size, block_input.at_once), end)
+        stop = min(start + decide(INPUT_ELEMENTS_INLINE, size, block_input.at_once), end)
         before()
         began = time.perf_counter()
         block: Block | None = None

@@ -24,7 +24,7 @@ SCHEDULER: Final[Faults] = {
             "loader/test_user_errors.py",
         ),
         "scheduler: a postponed action waits for the next owner": (
-            *("held.hold()\n self._run_waiting()", "held.hold()"),
+            *("held.hold()\n self._run_postponed()", "held.hold()"),
             *("runtime/test_scheduler.py", "loader/test_two_threads.py"),
         ),
         "scheduler: a wait looks only before it clears its bell": (
