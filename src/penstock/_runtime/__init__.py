@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock._runtime._batches import Unit as Unit
     from penstock._runtime._batches import Where as Where
     from penstock._runtime._chunk_sizes import block_rows as block_rows
-    from penstock._runtime._chunk_sizes import units_per_job as units_per_job
+    from penstock._runtime._chunk_sizes import job_size as job_size
     from penstock._runtime._failing_work import describe_step as describe_step
     from penstock._runtime._io_prefetch import BlockPrefetch as BlockPrefetch
     from penstock._runtime._io_prefetch import IOPrefetch as IOPrefetch
@@ -76,6 +76,6 @@ else:
         chosen="penstock._runtime._autotune",
         describe_step="penstock._runtime._failing_work",
         is_logged="penstock._runtime._recorder",
-        units_per_job="penstock._runtime._chunk_sizes",
+        job_size="penstock._runtime._chunk_sizes",
         usable_processors="penstock._runtime._processors",
     )

@@ -2,7 +2,7 @@
 
 Arming and taking a job, and scheduling a block (about 100 microseconds), are Python. So small batches share a job, and
 rows share a block. The sizes follow from measurements (`Learned`); every choice is a `decide`, and no byte depends on
-it. There are three controllers: `units_per_job` (of messages, too), `block_rows` and `InlineSizes`. Their bounds, with
+it. There are three controllers: `job_size` (of messages, too), `block_rows` and `InlineSizes`. Their bounds, with
 the reasons, are in `_policy`.
 
 Where rows are pieces of larger elements (`unbatch`, `flat_map`, `windows`), each block evaluates the parents of its
@@ -36,7 +36,7 @@ from penstock._runtime._policy import (
 from penstock._runtime._scheduler import Client
 
 
-def units_per_job(
+def job_size(
     decision: Decision,
     by_time: float,
     most: float,

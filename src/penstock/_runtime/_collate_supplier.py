@@ -36,7 +36,7 @@ import numpy as np
 from penstock._decisions import COLLATE_BATCHES, LEFT_TO_CONSUMER, WHOLE_BATCHES, decide
 from penstock._graph import DROPPED, Element, PerWorker
 from penstock._runtime._batches import StepRange
-from penstock._runtime._chunk_sizes import block_rows, units_per_job
+from penstock._runtime._chunk_sizes import block_rows, job_size
 from penstock._runtime._collate_work import CollateJob, CollateTask, CollateWork, collate_run
 from penstock._runtime._failing_work import crashing_batch_error
 from penstock._runtime._fold_choice import AboveChoice
@@ -305,7 +305,7 @@ class CollateSupplier(Supplier[CollateJob]):
         if memory is not None:  # a loop holds the batches of one more job and, of threads, one of the job before
             room = memory - batch_bytes if self._is_measured else memory
             by_bytes = min(by_bytes, room / jobs / batch_bytes)
-        return units_per_job(COLLATE_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
+        return job_size(COLLATE_BATCHES, by_time, min(by_bytes, MAX_COLLATE_BATCHES))
 
     # -- the consumer's part
 

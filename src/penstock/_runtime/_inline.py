@@ -54,7 +54,7 @@ class SmallBatches:
         self._reads_directly = plan.batches.direct is not None
         self._direct: DirectBatches | None = None  # steps from `_first` on
         self._first = 0
-        self._units = 1
+        self._at_once = 1
         self._sizes = InlineSizes(plan, step_range.first.batch)
 
     def more(self, index: int) -> list[tuple[Element, Token]]:
@@ -67,14 +67,14 @@ class SmallBatches:
             if direct is None:
                 batches, most = self._computed(index)
             else:
-                batches, most = direct.batches(index - self._first, self._units, self._context.times), direct.at_once
+                batches, most = direct.batches(index - self._first, self._at_once, self._context.times), direct.at_once
             most = max(most, 1)
-            units = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
-            self._units = decide(INLINE_BATCHES, units, most)
+            at_once = min(self._sizes.next(time.perf_counter() - started, len(batches)), most)
+            self._at_once = decide(INLINE_BATCHES, at_once, most)
             return [(batch, None) for batch in reversed(batches)]
         del caught  # its error's traceback would keep this frame, and so the loader
         self._direct = None
-        self._units = 1
+        self._at_once = 1
         return [(self._batches.merged(self._step_range.unit(index)), None)]
 
     def _direct_at(self, index: int) -> DirectBatches | None:
@@ -93,7 +93,7 @@ class SmallBatches:
     def _computed(self, index: int) -> tuple[list[Element], int]:
         """Compute the next merged batches; return them, and the maximum to compute at once, by memory."""
         program, shard, learned = self._program, self._plan.shard, self._learned
-        step_range = self._step_range.part(index, self._units)
+        step_range = self._step_range.part(index, self._at_once)
         layout = row_layout(program, learned) if decide(KNOWN_LAYOUT, 1) else None
         runs, bounds = rows_of_step_range(program, shard, step_range)
         elements = evaluate_rows(program, [(rows, 0, rows.total) for rows in runs], self._context, late=True)

@@ -57,7 +57,7 @@ from penstock._processes import (
     report_started,
 )
 from penstock._runtime._batches import StepRange
-from penstock._runtime._chunk_sizes import units_per_job
+from penstock._runtime._chunk_sizes import job_size
 from penstock._runtime._jobs import own_bytes
 from penstock._runtime._policy import (
     KEPT_MESSAGES,
@@ -606,7 +606,7 @@ class Outbox:
         by_time = MESSAGE_SECONDS * count / max(time.perf_counter() - self._began, 1e-9)
         by_bytes = self._chunk_bytes * count / max(self._bytes, 1)
         most = min(by_bytes, MAX_MESSAGE_BATCHES)
-        self._limit = units_per_job(MESSAGE_BATCHES, by_time, most, to_end=lambda each, _: 1 << each.bit_length() - 1)
+        self._limit = job_size(MESSAGE_BATCHES, by_time, most, to_end=lambda each, _: 1 << each.bit_length() - 1)
 
     def end(self, error: BaseException) -> None:
         """Send the collected batches, and the end of the run or its failure."""

@@ -53,7 +53,7 @@ from penstock._plan import Batches, Plan
 from penstock._readings import Cause
 from penstock._runtime._batch_work import BatchJob, BatchWork, row_layout
 from penstock._runtime._batches import StepRange, row_coordinates, rows_of, rows_of_batch
-from penstock._runtime._chunk_sizes import ParentRows, block_rows, units_per_job
+from penstock._runtime._chunk_sizes import ParentRows, block_rows, job_size
 from penstock._runtime._failing_work import Stall
 from penstock._runtime._jobs import BlockSize, Job, Learned, Work
 from penstock._runtime._policy import (
@@ -185,7 +185,7 @@ class Cutter(JobCutter[BatchJob]):
             return None
         step_range = self._step_ranges[self._number]
         whole = self._parents.come_whole()
-        count = min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)
+        count = min(self._batches_per_job(step_range, whole=whole), step_range.steps - self._next)
         if count <= 0:
             return None
         try:
@@ -215,7 +215,7 @@ class Cutter(JobCutter[BatchJob]):
         has_layout = bool(self._program.above) and row_layout(self._program, learned) is not None
         return has_layout or self._program.has_own_merge
 
-    def _units_per_job(self, step_range: StepRange, *, whole: bool) -> int:
+    def _batches_per_job(self, step_range: StepRange, *, whole: bool) -> int:
         seconds = self._learned.row_seconds
         row_bytes, merge_seconds = self._measured(whole=whole)
         lacks_bytes = not self._in_processes and self._plan.memory is not None and not self._learned.knows_memory
@@ -239,12 +239,12 @@ class Cutter(JobCutter[BatchJob]):
             by_cheap_bytes = min(CHEAP_BYTES, memory) / bytes_each if self._in_processes else by_bytes
             cheap = min(CHEAP_JOB_SECONDS / batch_seconds, MAX_CHEAP_BATCHES, by_cheap_bytes)
             most = max(min(by_bytes, times * MAX_JOB_BATCHES), cheap, awaited)
-            return units_per_job(JOB_BATCHES, by_time, most, awaited)
+            return job_size(JOB_BATCHES, by_time, most, awaited)
         knows_bytes = row_bytes > 0 or (self._plan.memory is not None and self._learned.merged_row_bytes > 0)
         wanted = max(self._parents.wanted(self._rows, knows_bytes=knows_bytes), awaited)
         to_end = partial(self._to_parents_end, step_range)
         most = max(min(by_bytes, MAX_PARENT_BATCHES), awaited)
-        return units_per_job(JOB_BATCHES, by_time, most, wanted, to_end)
+        return job_size(JOB_BATCHES, by_time, most, wanted, to_end)
 
     def _measured(self, *, whole: bool) -> tuple[float, float | None]:
         """Return the bytes of a row in leased memory, and the time of a batch's merge; None if it isn't known yet."""
@@ -315,7 +315,7 @@ class SpanCutter(JobCutter[SpanJob]):
         whole = self._parents.come_whole()
         if whole:
             least = max(least, self._parents.wanted(1, knows_bytes=bool(element_bytes)))
-        count = units_per_job(JOB_POSITIONS, by_time, most, least, self._to_parents_end if whole else None)
+        count = job_size(JOB_POSITIONS, by_time, most, least, self._to_parents_end if whole else None)
         span = range(self._start, min(self._start + count, self._end))
         self._start = span.stop
         cut = BlockSize(self._block_rows(len(span)), whole)

@@ -235,14 +235,14 @@ class _Inputs(NamedTuple):
         first: the number of the node's first input.
         share: the maximal number of elements of a chunk.
         keeps_all: whether all steps keep what an old rank held open.
-        taken: the number of elements that the steps above need for their next one; as of `StreamStage`.
+        wanted: the number of elements that the steps above need for their next one; as of `StreamStage`.
     """
 
     ranges: tuple[InputRange, ...]
     first: int
     share: int
     keeps_all: bool
-    taken: int
+    wanted: int
 
 
 @frozen
@@ -265,8 +265,8 @@ class _Opener:
         batched = self.outermost.value.size // self.opening.ranks if isinstance(self.outermost, Gather) else 0
         held_at = rank_segment.held_at
         keeps_all = rank_segment.token is not None and held_at is None
-        taken = 1 if self.outermost is None else batched or MAX_STREAM_ELEMENTS
-        inputs = _Inputs(rank_segment.input_ranges, 0, share, keeps_all, taken)
+        wanted = 1 if self.outermost is None else batched or MAX_STREAM_ELEMENTS
+        inputs = _Inputs(rank_segment.input_ranges, 0, share, keeps_all, wanted)
         return self._held(node, inputs, held_at, batched, starts_there=True).stage
 
     def _open(self, node: Node, inputs: _Inputs, batched: int = 0, lowest: _Lowest | None = None) -> _Opened:
@@ -282,7 +282,7 @@ class _Opener:
         if lowest is not None and node is lowest.node:
             return lowest.opened
         if isinstance(node, Stream):
-            stage = StreamStage(first, node, opening.epoch, inputs.ranges[first], opening.context.times, inputs.taken)
+            stage = StreamStage(first, node, opening.epoch, inputs.ranges[first], opening.context.times, inputs.wanted)
             return _Opened(stage, {first: InputRef(node, "")})
         if is_block_input(node):
             block_input = BlockInput(
@@ -293,7 +293,7 @@ class _Opener:
         if isinstance(node, Combine):
             return self._combine(node, inputs)
         rows = node.value.size if is_batch(node) else 0
-        below = self._open(parents_of(node)[0], inputs._replace(taken=_taken(node, inputs.taken)), rows, lowest)
+        below = self._open(parents_of(node)[0], inputs._replace(wanted=_wanted(node, inputs.wanted)), rows, lowest)
         if opening.leaves_out(node):
             return below
         return _Opened(self.step(node, below, batched, keeps_all=inputs.keeps_all), below.inputs)
@@ -303,7 +303,7 @@ class _Opener:
         refs: dict[int, InputRef] = {}
         tokens = (None,) * len(node.parts) if held_at is None else combining_of(node).tokens(held_at)
         for name, part, token in zip(node.names, node.parts, tokens, strict=True):
-            of_part = inputs._replace(first=inputs.first + len(refs), taken=MAX_STREAM_ELEMENTS)
+            of_part = inputs._replace(first=inputs.first + len(refs), wanted=MAX_STREAM_ELEMENTS)
             opened = self._held(part, of_part, token)
             stages.append(opened.stage)
             refs |= {number: _in_part(name, input_ref) for number, input_ref in opened.inputs.items()}
@@ -377,7 +377,7 @@ class _Opener:
         return TimedStage(stage, step, self.opening.context.times)
 
 
-def _taken(node: Node, above: int) -> int:
+def _wanted(node: Node, above: int) -> int:
     """Return how many elements a step needs for as many as the steps above it need."""
     if is_batch(node):
         return node.value.size

@@ -66,7 +66,7 @@ class StreamStage:
     epoch: int
     input_range: InputRange
     times: StepTimes
-    taken: int = MAX_STREAM_ELEMENTS
+    wanted: int = MAX_STREAM_ELEMENTS
     """The number of elements that the steps above need for the next one: no further one is awaited before these go on,
     since a stream may pause."""
 
@@ -109,7 +109,7 @@ class StreamStage:
 
     def _most(self, passed: int) -> int:
         """Return the largest number of elements of the next chunk, given how many were passed on."""
-        return min(decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), self.taken - passed % self.taken)
+        return min(decide(STREAM_ELEMENTS, MAX_STREAM_ELEMENTS), self.wanted - passed % self.wanted)
 
     def _warn(self, position: int, snapshot: Token) -> None:
         count, _, text = (0, 0, None) if snapshot is None else snapshot

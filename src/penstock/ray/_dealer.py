@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from penstock._decisions import SPAN_BATCHES
 from penstock._os import Bell, DaemonThread, uninterrupted
 from penstock._readings import Answer, Readings
-from penstock._runtime import Recorder, units_per_job
+from penstock._runtime import Recorder, job_size
 from penstock._runtime._failing_work import Patience, Stall
 from penstock.errors import WorkerError
 from penstock.events import WorkerDied
@@ -160,7 +160,7 @@ class Learned:
             own = statistics.median(self._works)
         most = min(_SPAN_BYTES / max(self.bytes, 1), self._most)
         to_end = self._alike if self._is_shared else None
-        self.size = units_per_job(SPAN_BATCHES, wanted / max(own, 1e-9), most, to_end=to_end)
+        self.size = job_size(SPAN_BATCHES, wanted / max(own, 1e-9), most, to_end=to_end)
 
     def _alike(self, size: int, most: int) -> int:
         """Return the power of 2 below a size; after some answers the last one, as long as it is about right.

@@ -103,8 +103,8 @@ BATCHES: Final[Faults] = {
     },
     "_runtime/_queue.py": {
         "cutter: a job exceeds its step range": (
-            "min(self._units_per_job(step_range, whole=whole), step_range.steps - self._next)",
-            "self._units_per_job(step_range, whole=whole)",
+            "min(self._batches_per_job(step_range, whole=whole), step_range.steps - self._next)",
+            "self._batches_per_job(step_range, whole=whole)",
             *(GOLDEN_THREADS, "equivalence/test_loader.py"),
         ),
         "cutter: workers share parents that take most of the time": (

@@ -39,7 +39,7 @@ from penstock._runtime import (
     Recorder,
     Scheduler,
     block_rows,
-    units_per_job,
+    job_size,
 )
 from penstock.errors import WorkerError
 from penstock.events import Event, WorkerDied
@@ -114,7 +114,7 @@ class JobRules:
             return 1
         by_time = _SMALL_JOB_SECONDS / seconds
         by_bytes = self.most_bytes / max(row_bytes * first.rows, 1)
-        count = units_per_job(JOB_BATCHES, by_time, min(by_bytes, MAX_JOB_BATCHES))
+        count = job_size(JOB_BATCHES, by_time, min(by_bytes, MAX_JOB_BATCHES))
         return 1 << (count.bit_length() - 1)  # a power of two, so that jobs can use the memory of others
 
     def _layout_of(self, given: DrawnBatch) -> RowLayout | None:
