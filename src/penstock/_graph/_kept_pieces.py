@@ -41,10 +41,14 @@ class KeptParent(NamedTuple):
 
 
 class KeptPieces:
-    """The kept parents of one thread.
+    """The kept parents of one thread, and two counters by which its evaluations see what happened below them.
+
+    The counters are here since all contexts of a thread have this one object: a context that `replace` made, as for
+    requested records, counts on.
 
     Attributes:
-        events: the number of events that the thread's evaluations have observed.
+        events: the number of events that the thread's evaluations have observed. A step that finds it changed keeps, or
+            stores, no element that was evaluated meanwhile.
         parent_seconds: the time in which the thread evaluated parents. It includes that of their own parents.
     """
 

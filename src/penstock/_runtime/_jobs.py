@@ -88,7 +88,10 @@ AnyLayout = TypeVar("AnyLayout")
 
 
 class Learned(Generic[AnyLayout]):
-    """Measurements of a running loader, by which work is cut. Any worker writes them; a lost update is harmless."""
+    """Measurements of a running loader, by which work is cut. Any worker writes them; a lost update is harmless.
+
+    They are estimates for decisions. `Readings` are sums of everything, for a report.
+    """
 
     _SMOOTHING: Final = 0.2
     _SHARE_SMOOTHING: Final = 0.05  # one block that had to wait for a processor changes no share

@@ -13,6 +13,14 @@ from the beginning of the epoch shows how many these are. An epoch's own beginni
 
 *Resuming on another number of ranks* (`dealt_rank_segments`) computes the rank segments of a new rank, given the states
 of all old ranks.
+
+*A keeping step* (`_keeping_step`) has other elements in an old rank's segment than that rank had: it would leave out
+elements that it holds open when its inputs end, and keeps them there (`keeping_all`), so that none is lost. But a step
+above it may have held elements open, too, and must get the same ones again. So `_Opener._held` opens the steps above
+twice, and `LeftStage` (`_held`) reads one chain after the other: first over the step as the old rank had it, up to the
+place where that rank had read it; then, with nothing held open above, over the step that keeps all. The place is in the
+old rank's token, `RankSegment.held_at`. Each part of a mixture may have a keeping step of its own, so `_combine` does
+the same with the token's entry for each part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -323,18 +331,18 @@ class _Opener:
             batched: the number of rows of a batch directly above; 0 if there is none.
             starts_there: whether no element before the token is needed. A fold above computes some of those again.
         """
-        ends = None if held_at is None else _keeping_step(node)
+        keeping = None if held_at is None else _keeping_step(node)
         as_read = self._open(node, inputs, batched)
-        if ends is None:
+        if keeping is None:
             return as_read
-        following, until = _after_held(node, as_read.stage, held_at, ends)
-        left = self._open(node, inputs, batched, _Lowest(ends, self._keeping(ends, inputs, until)))
+        following, until = _after_held(node, as_read.stage, held_at, keeping)
+        left = self._open(node, inputs, batched, _Lowest(keeping, self._keeping(keeping, inputs, until)))
         if starts_there and following == held_at:
             return left
-        lowest = self._open(ends, inputs)
-        may_be_start = isinstance(ends, Combine) and not combining_of(ends).starts_are_afters
+        lowest = self._open(keeping, inputs)
+        may_be_start = isinstance(keeping, Combine) and not combining_of(keeping).starts_are_afters
         lowest = lowest._replace(stage=UntilStage(lowest.stage, until, may_be_start))
-        held = self._open(node, inputs, batched, _Lowest(ends, lowest))
+        held = self._open(node, inputs, batched, _Lowest(keeping, lowest))
         return left._replace(stage=LeftStage(held.stage, left.stage, following))
 
     def _keeping(self, node: Fold | Combine, inputs: _Inputs, held_at: Token) -> _Opened:
