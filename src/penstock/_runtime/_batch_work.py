@@ -125,7 +125,7 @@ class BatchWork(Work):
             has_merge=has_merge,
             sends_results=layout is None or makes_batches or bool(self._lists),
             needs_room=needs_room,
-            is_whole=makes_batches,
+            has_whole_blocks=makes_batches,
             ends_at_crash=makes_batches,
             row_bytes=row_bytes,
             memory_bytes=memory_bytes,

@@ -179,7 +179,7 @@ class CollateSupplier(Supplier[CollateJob]):
             return None
         bounds = (0,) * (len(made) + 1)
         firsts = np.concatenate([each.provenance[:1] for each in made])
-        work = CollateWork(self._run, CollateTask(firsts, bounds, 1, ends_in_rest=False, is_whole=False))
+        work = CollateWork(self._run, CollateTask(firsts, bounds, 1, ends_in_rest=False, makes_whole=False))
         work.made = [each._replace(batch=None) for each in made]
         job = Job(work)
         job.results = [each.batch for each in made]
@@ -259,13 +259,13 @@ class CollateSupplier(Supplier[CollateJob]):
         return job
 
     def _job_of(self, made: list[Made]) -> CollateJob:
-        learned, is_whole = self._client.learned, self._makes_whole
-        has_blocks = bool(self._run.collate.rows) and not is_whole
+        learned, makes_whole = self._client.learned, self._makes_whole
+        has_blocks = bool(self._run.collate.rows) and not makes_whole
         bounds = tuple(itertools.accumulate([len(each.batch) if has_blocks else 0 for each in made], initial=0))
         rows = max(block_rows(bounds[-1], self._scheduler.num_workers, learned), 1)
         ends_in_rest = isinstance(made[-1].batch, Rest)  # only an error or the end follows a rest
         firsts = np.concatenate([each.provenance[:1] for each in made])
-        task = CollateTask(firsts, bounds, rows, ends_in_rest, is_whole)
+        task = CollateTask(firsts, bounds, rows, ends_in_rest, makes_whole)
         memory_bytes = max(int(len(made) * learned.merged_row_bytes), 1) if self._scheduler.uses_processes else 0
         work = CollateWork(self._run, task, _given(made, task, are_sent=self._scheduler.uses_processes), memory_bytes)
         work.made = [each._replace(batch=None) for each in made]
@@ -405,8 +405,8 @@ def _given(made: list[Made], task: CollateTask, *, are_sent: bool) -> dict[int, 
     """Return the rows of each block, with their provenance; or, if blocks compute nothing, what the merge takes."""
     rows_in_all = task.bounds[-1]
     if not rows_in_all:
-        contents: Any = [SentRows(each.batch) if task.is_whole and are_sent else each.batch for each in made]
-        if are_sent and not task.is_whole:
+        contents: Any = [SentRows(each.batch) if task.makes_whole and are_sent else each.batch for each in made]
+        if are_sent and not task.makes_whole:
             contents = SentRows(contents)
         provenance = np.concatenate([each.provenance for each in made])
         # Without blocks, the merge has the number 0.

@@ -31,14 +31,14 @@ class CollateTask(NamedTuple):
         bounds: the first row of each batch, and the end of the last batch; all 0 where blocks compute nothing.
         block_rows: the number of rows of a block.
         ends_in_rest: whether the rows of the last batch are a rest, which makes no batch.
-        is_whole: whether the merge applies the functions of rows, too.
+        makes_whole: whether one worker makes a batch on its own: the merge applies the functions of rows, too.
     """
 
     firsts: Provenance
     bounds: tuple[int, ...]
     block_rows: int
     ends_in_rest: bool
-    is_whole: bool
+    makes_whole: bool
 
     def work(self, plan: Plan) -> "CollateWork":
         """Return the work."""
@@ -69,7 +69,7 @@ class CollateWork(Work):
             has_merge=True,
             sends_results=True,
             needs_room=True,
-            ends_at_crash=task.is_whole,
+            ends_at_crash=task.makes_whole,
             memory_bytes=memory_bytes,
             memory_units=len(task.firsts),  # memory is planned for whole batches
         )

@@ -219,7 +219,7 @@ class Shape(NamedTuple):
         sends_results: whether a block's result is more than rows in the job's memory, so that a process sends the rest.
         needs_room: whether processes make what is delivered in a room: leased memory of a size that isn't known in
             advance, for merged batches, or elements without a batch.
-        is_whole: whether the rows of a block can't be computed one by one.
+        has_whole_blocks: whether a block is computed as a whole, also after a crash, and never row by row.
         ends_at_crash: whether the first crash of a process ends the job, which is then computed in another way.
         row_bytes: the bytes of the rows, where they are written straight into memory; else 0.
         memory_bytes: the bytes of leased memory that the job needs; 0 where its results have memory of their own.
@@ -233,7 +233,7 @@ class Shape(NamedTuple):
     has_merge: bool = False
     sends_results: bool = False
     needs_room: bool = False
-    is_whole: bool = False
+    has_whole_blocks: bool = False
     ends_at_crash: bool = False
     row_bytes: int = 0
     memory_bytes: int = 0
@@ -465,7 +465,7 @@ class Job(Generic[AnyWork]):
     def _run_block(self, block: int, context: Context, before_row: BeforeRow | None) -> int:
         start, stop = self.bounds_of(block)
         results = self.parts[block] = []
-        if before_row is None or self.work.shape.is_whole:
+        if before_row is None or self.work.shape.has_whole_blocks:
             if start < stop:
                 self.work.compute(results, start, stop, context)
             return stop - start

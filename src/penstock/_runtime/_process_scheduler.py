@@ -321,7 +321,7 @@ class ProcessScheduler(Scheduler):
 
     def _note_times(self, slot: int, client: Client, job: Job[Work]) -> None:
         learned = client.learned
-        if job.work.shape.is_whole:
+        if job.work.shape.has_whole_blocks:
             learned.merges_in_blocks()
         learned.timed(*self._job_table.counted(slot))
         learned.timed_merge(job.steps, self._job_table.counted_merge(slot))

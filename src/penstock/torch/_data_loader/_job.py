@@ -119,7 +119,7 @@ class DrawnWork(Work):
             has_merge=task.way != "rows",
             needs_room=task.way != "rows",
             sends_results=layout is None,
-            is_whole=code is not None and code.reads_at_once,
+            has_whole_blocks=code is not None and code.reads_at_once,
             row_bytes=row_bytes,
             memory_bytes=row_bytes or max(int(drawn_rows * learned.merged_row_bytes), 1),
             memory_units=drawn_rows,
