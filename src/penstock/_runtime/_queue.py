@@ -639,7 +639,7 @@ class JobQueue(Generic[AnyJob]):
             warnings.warn(
                 f"{kept} batches are kept by the training loop, so the loader takes more memory for "
                 "others. Keep fewer, or use copy=True, which delivers copies.",
-                stacklevel=7,
+                stacklevel=7,  # the loop: `next_job`, three of `JobStream`, and the iterator are between
             )
 
 

@@ -192,14 +192,14 @@ class Runtime:
             stages = self.stages_at(step_range, row, events.append)
             batch, origins = stages.stages[-1][1], (self.origin(step_range, row),)
         if any(isinstance(event, Substituted) for event in events):
-            places = self._places(step_range)
-            places = places if row is None else places[row : row + 1]
+            coordinates = self._row_coordinates(step_range)
+            coordinates = coordinates if row is None else coordinates[row : row + 1]
             origins = tuple(
-                with_substitutes(origin, self._events_at(*place)) for origin, place in zip(origins, places, strict=True)
+                with_substitutes(origin, self._events_at(*at)) for origin, at in zip(origins, coordinates, strict=True)
             )
         return batch, origins, stages
 
-    def _places(self, step_range: StepRange) -> list[tuple[Node, int, int]]:
+    def _row_coordinates(self, step_range: StepRange) -> list[tuple[Node, int, int]]:
         """Return the node, the epoch and the position of each row of the batch of a range's first step."""
         plan = self._plan
         if plan.is_indexed:
@@ -207,8 +207,8 @@ class Runtime:
             epochs, positions = row_coordinates([(rows, 0, rows.data)])
             coordinates = zip(epochs.tolist(), positions.tolist(), strict=True)
             return [(plan.batches.rows, epoch, position) for epoch, position in coordinates]
-        _, places = self._first_in_order(step_range)
-        return [(place.node or plan.node, place.epoch, place.position) for place in places]
+        _, locations = self._first_in_order(step_range)
+        return [(location.node or plan.node, location.epoch, location.position) for location in locations]
 
     def _events_at(self, node: Node, epoch: int, position: int) -> list[Event]:
         """Return the events of the computation of one row."""
@@ -261,8 +261,8 @@ class Runtime:
         if plan.is_indexed:
             rows = rows_of(plan.batches, plan.shard, step_range.first)
             return row_origins(plan.batches, rows, 0, rows.data)
-        _, places = self._first_in_order(step_range)
-        return tuple(_origin_at(place, plan.node) for place in places)
+        _, locations = self._first_in_order(step_range)
+        return tuple(_origin_at(location, plan.node) for location in locations)
 
     def stages_at(self, step_range: StepRange, row: int, observe: Observer | None = None) -> RowStages:
         """Return one row of the batch of a range's first step, after each step of the dataset that makes it.
@@ -352,12 +352,12 @@ def process_scheduler(owner: Client) -> Scheduler:
     return ProcessScheduler(owner)
 
 
-def _origin_at(place: Location, outermost: Node) -> Origin:
+def _origin_at(location: Location, outermost: Node) -> Origin:
     """Return the origin of a row that was read in order."""
-    node, (epoch, position, ordinal) = place.node or outermost, place.seed
+    node, (epoch, position, ordinal) = location.node or outermost, location.seed
     (index,) = indices(node, [epoch], [position])
-    found = Origin(epoch, position, place.key, ordinal=ordinal, component=place.path, index=index)
-    return origin_in(node, place.part, found)
+    found = Origin(epoch, position, location.key, ordinal=ordinal, component=location.path, index=index)
+    return origin_in(node, location.part, found)
 
 
 def _check_row(row: int, count: int) -> None:
