@@ -84,7 +84,7 @@ def test_a_file_without_a_state_is_refused(tmp_path: Path, capsys: Output) -> No
         (b"", "state.json is empty, as a program leaves it that is killed"),
         (b"no state", "state.json is neither JSON nor a checkpoint of torch: it begins with b'no state'"),
         (b"\x80\x02 no pickle", "state.json is neither JSON nor a checkpoint of tensors and plain values"),
-        (b'{"data": {"penstock": 99, "fingerprint": {}}}', "state.json['data']: this version reads states of versions 1"),
+        (b'{"data": {"penstock": 99, "fingerprint": {}}}', "state.json['data']: this version reads states of versions"),
         *((content, "state.json is neither JSON nor a checkpoint") for content in damaged),
     ]
     path = tmp_path / "state.json"

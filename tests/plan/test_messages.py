@@ -108,6 +108,11 @@ CASES: list[Case] = [
         "Use batch(n), or shard(i, count)",
     ),
     not_built(
+        NUMBERS.bucket(int, [4, 9], rows=4, lengths=list(range(10))).shuffle(),
+        "lengths=…).shuffle(): shard= cuts global batches, and there is none.",
+        'Use one number of rows= for all buckets, and remainder="drop", or shard(i, count)',
+    ),
+    not_built(
         NUMBERS.filter(is_odd).batch(2),
         "filter(is_odd).batch(2): how many batches each rank gets is only known after reading",
         "say Shard(rank, count, uneven=True)",

@@ -29,7 +29,7 @@ from penstock._graph import (
     verb_text,
     walk,
 )
-from penstock._plan._lower import Ranks, program_of, ranks_of
+from penstock._plan._lower import Ranks, program_of, ranks_of, sharing_remedy
 from penstock._plan._program import Batches, Streaming
 from penstock._printable import printable
 from penstock._streaming import MAX_INPUTS, elements
@@ -93,7 +93,7 @@ def explain(node: Node, *, evaluate: bool) -> Explanation:
         "element": element_lines(elements(node, 0, 0, Context())) if evaluate else ["not computed: evaluate=False"],
         "order": [line for step in walk(node) for line in _order_lines(step, program)],
         "batches": _batch_lines(program),
-        "ranks": _rank_lines(program, ranks_of(node, program)),
+        "ranks": _rank_lines(node, program, ranks_of(node, program)),
         "state": _state_lines(node, program),
         "randomness": random_lines(node),
         "mixtures": mixture_lines(node),
@@ -185,9 +185,9 @@ def _last_batch(batch: Gather[Batch], program: Batches | Streaming) -> str:
     return f'{last} {what[batch.value.remainder]}: remainder="{batch.value.remainder}"'
 
 
-def _rank_lines(program: Batches | Streaming, ranks: Ranks) -> list[str]:
+def _rank_lines(node: Node, program: Batches | Streaming, ranks: Ranks) -> list[str]:
     if not ranks.sizes:
-        return ["can't be cut: there is no batch to share. Use batch(n), or shard(i, count) for a fixed split"]
+        return [f"can't be cut: there is no batch to share. {sharing_remedy(node)}"]
     if ranks.unlike:
         return [f"can't be cut: the parts of a zip have unlike steps that are done in order: {ranks.unlike}"]
     if ranks.uncut:

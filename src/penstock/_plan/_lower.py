@@ -336,15 +336,24 @@ def _short_rows(program: Batches) -> int:
     return program.rest
 
 
+def sharing_remedy(node: Node) -> str:
+    """Return what to change in a dataset that has no global batch, so that ranks can share it."""
+    while isinstance(node, Map | Reindex):
+        node = node.parent
+    if verb_text(node).startswith("bucket("):
+        batch = 'one number of rows= for all buckets, and remainder="drop"'
+    else:
+        batch = "batch(n)"
+    return f"Use {batch}, or shard(i, count) for a fixed split"
+
+
 def check_ranks(node: Node, program: Batches | Streaming, shard: Shard) -> None:
     """Raise an error with the reason if a dataset can't run on so many ranks."""
     ranks = ranks_of(node, program)
     if ranks.accepts(shard.count, uneven=shard.uneven):
         return
     if not ranks.sizes:
-        refuse(
-            node, "shard= cuts global batches, and there is none. Use batch(n), or shard(i, count) for a fixed split."
-        )
+        refuse(node, f"shard= cuts global batches, and there is none. {sharing_remedy(node)}.")
     if ranks.unlike:
         refuse(
             node,
