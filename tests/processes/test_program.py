@@ -58,6 +58,26 @@ def test_functions_of_the_main_module(tmp_path: Path) -> None:
         assert running.returncode == 0
 
 
+UNREACHABLE = """
+if __name__ == "__main__":
+    os.chdir(os.path.dirname(__file__))
+    for _ in range(20):
+        os.mkdir("d" * 250)
+        os.chdir("d" * 250)
+    for method in ("forkserver", "spawn"):
+        child = ChildProcess(answer, (), name="process", start_method=method)
+        child.wait()
+        print(child.pipe.recv()[1])
+        child.end(60)
+"""
+
+
+def test_the_folder_of_the_program_cannot_be_entered_again(tmp_path: Path) -> None:
+    """Processes begin in the program's folder also if its path is too long, or closed to the program's user."""
+    with program(BEGINNING + UNREACHABLE, tmp_path) as running:
+        assert running.communicate(timeout=SECONDS) == ("__mp_main__\n__mp_main__\n", "")
+
+
 ENDING = """
 if __name__ == "__main__":
     spare = open_spare(None, None)

@@ -84,7 +84,11 @@ def adopt(prepared: Preparation, *, with_main: bool) -> None:
     for name in os.environ.keys() - prepared.environment.keys():
         del os.environ[name]
     os.environ.update(prepared.environment)
-    spawn.prepare({**prepared.given, **(prepared.main if with_main else {})})
+    given = {**prepared.given, **(prepared.main if with_main else {})}
+    with suppress(FileNotFoundError):  # it has been deleted
+        if given.get("dir") == os.getcwd():
+            del given["dir"]  # its user may not be allowed to enter it again
+    spawn.prepare(given)
 
 
 @contextmanager
