@@ -280,6 +280,8 @@ def can_fork() -> bool:
     """Return whether the fork server works on this system."""
     if sys.platform != "linux" or getattr(sys, "frozen", False):  # an executable that isn't Python
         return False
+    if not os.path.exists("/proc/self/task"):  # a server counts its threads there
+        return False
     watched = watch_process(os.getpid())
     if watched is not None:
         watched.close()

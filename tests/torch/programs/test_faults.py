@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from penstock.torch import DataLoader
-from tests.programs.small_shm import run_with_small_shm
+from tests.programs.mounted import SMALL_SHM, run_mounted
 from tests.torch.conformance.datasets import Made, Numbers
 from tests.torch.conformance.untyped import torch
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_sixteen_workers_with_64_megabytes() -> None:
     """Batches that together are larger than /dev/shm are there at once: no "bus error", however they are collated."""
-    assert run_with_small_shm(LARGE_BATCHES, PATIENCE_SECONDS) == (0, "2560\n", "")
+    assert run_mounted(SMALL_SHM, LARGE_BATCHES, PATIENCE_SECONDS) == (0, "2560\n", "")
 
 
 @contextmanager
