@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import pwd
 import types
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,19 @@ def test_another_process_with_another_cache_makes_its_own_index(
     assert _cached(tmp_path).exists()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     assert pickle.loads(sent)[8] == {"n": 8}
+
+
+def test_a_user_without_a_home(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index stays in memory, with a warning; no folder of the name ~ is made."""
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as for the number of a user whom the system doesn't list
+    monkeypatch.chdir(tmp_path)
+    assert JsonLines(path)[7] == {"n": 7}
+    assert "can't be written to the cache" in caplog.text
+    assert not (tmp_path / "~").exists()
 
 
 def test_compressed_lines_are_refused(tmp_path: Path) -> None:

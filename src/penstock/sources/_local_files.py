@@ -279,7 +279,10 @@ class Scan(Protocol):
 
 def default_cache() -> str:
     """Return the cache directory: `$XDG_CACHE_HOME/penstock`, or `~/.cache/penstock`."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "penstock")
+    home = os.path.expanduser("~")
+    # A user without a home has no cache, instead of a folder named "~" in the working directory.
+    usual = os.devnull if home == "~" else os.path.join(home, ".cache")
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or usual, "penstock")
 
 
 class OffsetIndex:
