@@ -247,13 +247,18 @@ class Helpers:
         renewed_after_fork(self)
         self._supervisor.end_with_program(self._end_with_program)
 
+    @property
+    def is_owned_here(self) -> bool:
+        """Whether the helpers are this process's, and it is no fork of the one that started them."""
+        return self._supervisor.is_owned_here
+
     def renew_after_fork(self) -> None:
         """Leave the helpers to the parent."""
         self.is_closed = True
 
     def check(self) -> None:
         """Raise if this was closed, or the helpers belong to the process that this one was forked from."""
-        if not self._supervisor.is_owned_here:
+        if not self.is_owned_here:
             raise ClosedError("this loader was started before a fork and can't be used in the child; make a new one")
         if self.is_closed:
             raise ClosedError(self._closed_text)
@@ -274,7 +279,7 @@ class Helpers:
     def cancel(self, process: LoaderHelper, run: int) -> None:
         """End a run; may be called anywhere."""
         # A thread that finds this locked is inside `begin`, which gives up the run before.
-        if self._supervisor.is_owned_here and self._sending.acquire(blocking=False):
+        if self.is_owned_here and self._sending.acquire(blocking=False):
             try:
                 if run == self._runs and not self.is_closed:
                     self._runs += 1
@@ -305,7 +310,7 @@ class Helpers:
 
     def close(self) -> None:
         """End the processes."""
-        if not self._supervisor.is_owned_here:
+        if not self.is_owned_here:
             return
         with self._lock:
             self.is_closed = True
@@ -532,7 +537,8 @@ class HelperSupplier(ReceivedSupplier):
     def close(self) -> None:
         """End the run."""
         self._closed = True
-        self._closing.ring()
+        if self._helpers.is_owned_here:  # a fork has the parent's bell, which would wake a task there again and again
+            self._closing.ring()
         self._arrived, process = None, self._process
         if self._is_running and process is not None:
             self._helpers.cancel(process, self._run)

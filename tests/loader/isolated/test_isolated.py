@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import threading
 from functools import partial
 from pathlib import Path
@@ -132,6 +133,29 @@ def test_an_interrupted_wait_loses_no_batch(tmp_path: Path, monkeypatch: pytest.
             found.extend(batches)
         found.extend(batches)
     assert [batch[0] for batch in found] == [*range(0, 100, 4)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_that_closes_the_loader_wakes_no_task_of_the_parent(tmp_path: Path) -> None:
+    """After a forked child closed the loader, the descriptor that the parent's task waits for stays unreadable."""
+    question, answer = tmp_path / "question", tmp_path / "answer"
+    os.mkfifo(question)
+    os.mkfifo(answer)
+    with isolated(ps.range(4).map(partial(parts.asks_at_first, tmp_path)).batch(1)) as loader:
+        batches = iter(loader)
+        question.read_bytes()
+        descriptor = batches.may_wait
+        assert descriptor is not None
+        child = os.fork()
+        if child == 0:
+            try:
+                loader.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert not select.select([descriptor], [], [], 0)[0]
+        answer.write_bytes(b"!")
+        assert [batch.tolist() for batch in batches] == [[0], [1], [2], [3]]
 
 
 def test_the_helpers_counts_arrive() -> None:
