@@ -292,6 +292,7 @@ def test_small_batches_fit_into_a_small_bound(memory: Any) -> None:
 @settings(max_examples=EXAMPLES)
 @example(sizes=(1, 60_000), run=40, times=12, prefetch=2)
 @example(sizes=(20_001, 20_000), run=2, times=25, prefetch=2)
+@example(sizes=(999, 20_001), run=40, times=12, prefetch=2)
 @given(
     sizes=st.lists(st.sampled_from([1, 999, 9_000, 20_000, 20_001, 60_000]), min_size=1, max_size=4).map(tuple),
     run=st.sampled_from([1, 2, 7, 40]),

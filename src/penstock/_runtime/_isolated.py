@@ -36,6 +36,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from mmap import PAGESIZE
 from threading import get_ident
 from typing import TYPE_CHECKING, cast
 
@@ -224,7 +225,6 @@ class Helpers:
         self.bytes_in_flight = 0
         self.has_warned_of_kept = False
         inner = inner_plan(plan)
-        max_bytes = None if plan.memory is None else max(plan.memory - (inner.memory or 0) * (plan.num_workers > 0), 1)
         seeds = observe_seeds().child(plan.shard.rank, plan.shard.count)  # ranks are often seeded alike
         starting = Starting(plan.limits.start_method, imports_main=is_imported())
         self._supervisor = Supervisor(
@@ -233,7 +233,7 @@ class Helpers:
         self._make = partial(
             LoaderHelper,
             self._supervisor,
-            Setup("", plan.prefetch if plan.place == "inline" else 1, max_bytes),
+            Setup("", plan.prefetch if plan.place == "inline" else 1, _max_shared_bytes(plan, inner)),
             (shared(inner, asked="isolated=True"), times),
             copy=plan.copy,
         )
@@ -679,6 +679,14 @@ def _divided(element: Element, bounds: "NDArray[np.int64] | bytes") -> list[Elem
         return from_memory(element, bounds, COPIED_BYTES)
     columns, structure = flatten(element)
     return cut(structure, columns, bounds.tolist(), COPIED_BYTES)
+
+
+def _max_shared_bytes(plan: Plan, inner: Plan) -> int | None:
+    """Return the bound of the memory that is shared, in whole pages, since the arena would round it up to these."""
+    if plan.memory is None:
+        return None
+    given = plan.memory - (inner.memory or 0) * (plan.num_workers > 0)
+    return max(given // PAGESIZE, 1) * PAGESIZE
 
 
 def _unreadable(batch: Element) -> MessageError | None:
