@@ -96,7 +96,11 @@ def test_leaves_of_another_structure_are_not_aligned(first: Element, second: Ele
         ({"m": {"a": 1}}, {"m": {"a": 1, "b": 2}}, "['m'] has the key 'b' in row 3 but not in row 0"),
         ({"m": [1, 2]}, {"m": [1, 2, 3]}, "['m'] is a list of 2 in row 0 and a list of 3 in row 3"),
         ([1, (2,)], [1, [2]], "[1] is a tuple of 1 in row 0 and a list of 1 in row 3"),
-        (Sample({"x": 1}), Sample(1), ".image is a dict in row 0 and a leaf in row 3"),
+        (
+            Sample({"x": 1}),
+            Sample(1),
+            ".image is a dict in row 0 and a single value (such as an array or None) in row 3",
+        ),
         (Sample(Box(1, {2: 3})), Sample(Box(1, {4: 3})), ".image.size has the key 2 in row 0 but not in row 3"),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "the keys of the element are in another order in row 3 than in row 0"),
     ],

@@ -145,7 +145,9 @@ def from_json(state: object) -> LoaderState:
         try:
             state = json.loads(state)
         except (ValueError, RecursionError) as error:
-            raise StateError(f"a state must be what state_dict() returned, or its JSON text; got {error}") from error
+            raise StateError(
+                f"a state must be what state_dict() returned, or its JSON text; got {_short(state)} ({error})"
+            ) from error
     fields: Mapping[str, Any] = state if _is_mapping(state) else _NOTHING
     if "penstock" not in fields:
         raise StateError(f"a state must be what state_dict() returned; got {_short(state)}")

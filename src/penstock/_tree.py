@@ -459,8 +459,8 @@ def _difference(structure: Structure, other: Structure, names: tuple[str, str], 
     first, second = names
     if structure == other:
         return ""
-    if _kind(structure) != _kind(other) or structure.container is not other.container:
-        return f"{subject(path)} is {_kind(structure)} in {first} and {_kind(other)} in {second}"
+    if kind_text(structure) != kind_text(other) or structure.container is not other.container:
+        return f"{subject(path)} is {kind_text(structure)} in {first} and {kind_text(other)} in {second}"
     children, other_children = dict(_named_children(structure)), dict(_named_children(other))
     for key, child in children.items():
         if key not in other_children:
@@ -474,9 +474,10 @@ def _difference(structure: Structure, other: Structure, names: tuple[str, str], 
     return f"the keys of {subject(path)} are in another order in {second} than in {first}"
 
 
-def _kind(structure: Structure) -> str:
+def kind_text(structure: Structure) -> str:
+    """Return the kind of a part of an element, for messages, such as "a list of 2"."""
     if structure.container is None:
-        return "a leaf"
+        return "a single value (such as an array or None)"
     if structure.container in {list, tuple}:
         return f"a {structure.container.__name__} of {len(structure.children)}"
     return f"a {structure.container.__qualname__}"

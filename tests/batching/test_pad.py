@@ -108,8 +108,12 @@ FAULTS: list[tuple[list[Element], Pad, str]] = [
         f"Make them of one length in .map, omit the mask, {MERGE}",
     ),
     (ROWS, Pad(mask="x"), "mask must be a key that the elements don't have; got mask='x'. Choose another name."),
-    ([(np.zeros(2),)], Pad(mask="m"), f"{DICTS} tuple. Return a dict from .map, or omit the mask."),
-    ([np.zeros(2)], Pad(mask="m"), f"{DICTS} leaf. Return a dict from .map, or omit the mask."),
+    ([(np.zeros(2),)], Pad(mask="m"), f"{DICTS} tuple of 1. Return a dict from .map, or omit the mask."),
+    (
+        [np.zeros(2)],
+        Pad(mask="m"),
+        f"{DICTS} single value (such as an array or None). Return a dict from .map, or omit the mask.",
+    ),
     (
         [{"x": 1}],
         Pad(mask="m"),
@@ -136,7 +140,8 @@ FAULTS: list[tuple[list[Element], Pad, str]] = [
         [{"x": [1, 2]}, {"x": [1, 2, 3]}],
         Pad(),
         "the elements of a batch must have one structure; ['x'] is a list of 2 in row 0 and a list of 3 in row 1. "
-        f"Return one structure from .map (a sequence of varying length as an array), {MERGE}",
+        "Return one structure from .map (a sequence of varying length as an array), leave out others by .filter, "
+        f"{MERGE}",
     ),
     ([], Pad(), "a batch must have at least one element; got none. Pass the elements of its rows."),
 ]

@@ -120,7 +120,9 @@ STRUCTURE = "the elements of a batch must have one structure; "
 MERGE = "or merge the elements yourself with .batch(n, merge=…)."
 
 
-STRUCTURED = f"Return one structure from .map (a sequence of varying length as an array), {MERGE}"
+STRUCTURED = (
+    f"Return one structure from .map (a sequence of varying length as an array), leave out others by .filter, {MERGE}"
+)
 ROWS_OF_IMAGES = "['image'] is uint8 of shape (2, 2) in row 0 and"
 FAULTS: list[tuple[list[Element], str]] = [
     ([], "a batch must have at least one element; got none. Pass the elements of its rows."),

@@ -40,7 +40,7 @@ NOT_PARTS: list[tuple[object, str]] = [
     (3, "parts must be a dict or a list of datasets; got int"),
     ({}, "parts must have at least one dataset; got none"),
     ([], "parts must have at least one dataset; got none"),
-    ([[1]], "part '0' must be a Dataset; got list"),
+    ([[1]], "part '0' must be a Dataset; got list. Make one with ps.read(…)."),
     ({"web": [1, 2]}, "part 'web' must be a Dataset; got list"),
     *(({name: NUMBERS}, f"{NAME}; got {name!r}") for name in (3, "", "web/en")),
 ]
@@ -212,7 +212,7 @@ ABOVE_A_FILTER: list[Case] = [
         functools.partial(call, ODD),
         f"{verb} needs a dataset whose elements have positions, and read(Range(0, 10, 1))"
         ".filter(is_odd) can only be read in order.",
-        f"Use {verb.removesuffix('()')}",
+        f"{verb} before it.",
     )
     for verb, call in OF_AN_ORDER.items()
 ]
@@ -395,6 +395,7 @@ ORDERS: list[Case] = [
         "{'a': 0.7, 'b': 0.4}",
         "Make one smaller.",
     ),
+    usage(lambda: NUMBERS.split([8, 2]), "that is 10.0. Divide numbers of elements by the length."),
     usage(lambda: NUMBERS.split({"a": 0}), "a fraction must be a number over 0; got a=0"),
     usage(lambda: NUMBERS.split({}), "a split must have at least one part"),
     usage(lambda: NUMBERS.split({"a": 1}, seed=anything("1")), "seed must be a whole number"),
@@ -515,10 +516,11 @@ EVALUATED: list[Case] = [
         "must have one structure",
         "has the key 'a' in row 0 but not in row 1",
     ),
+    usage(lambda: ps.read([[1], None]).batch(2)[0], "a single value (such as an array or None) in row 1", "by .filter"),
     usage(lambda: ps.range(2).map(lambda _: object()).batch(2)[0], "of row 0 is a object", "merge=…"),
     usage(lambda: list(ps.Loader(NUMBERS.reindex(OneNumber()).batch(3))), "a sampler must return two integers"),
     usage(lambda: list(NUMBERS.unbatch()), "every leaf of a batch must have a row axis"),
-    graph(lambda: list(NUMBERS.batch(2, mask="m")), "mask='m' must name a new leaf of a dict"),
+    graph(lambda: list(NUMBERS.batch(2, mask="m")), "mask='m' must name a new leaf of a dict", "omit the mask."),
     case(lambda: len(ODD), NoLengthError, "filter(is_odd) can only be read in order, so its number"),
     case(lambda: len(NUMBERS.map(double, on_error="skip")), NoLengthError, "on_error='skip')"),
     case(lambda: len(ENDLESS.batch(2)), NoLengthError, "repeats without end", "Use take(n) first."),

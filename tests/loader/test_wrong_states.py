@@ -41,7 +41,7 @@ def without(part: str) -> Edit:
 
 WRONG: list[tuple[Edit, str]] = [
     (lambda state: json.dumps(state)[:-1], r"must be what state_dict\(\) returned, or its JSON text"),
-    (lambda _: "hello", r"must be what state_dict\(\) returned, or its JSON text; got Expecting value"),
+    (lambda _: "hello", r"must be what state_dict\(\) returned, or its JSON text; got 'hello' \(Expecting value"),
     (lambda _: [1, 2], r"must be what state_dict\(\) returned; got 1"),
     (lambda _: [], r"or the list of all old ranks' states; got an empty list"),
     (lambda _: None, r"must be what state_dict\(\) returned; got None"),

@@ -145,7 +145,8 @@ CASES: list[Case] = [
     case(
         lambda: len(ps.Loader(NUMBERS.filter(is_odd))),
         NoLengthError,
-        "can only be read in order; its number of batches is known after reading",
+        "can only be read in order",
+        "Count them in a loop. Or give the filter an index: filter(…, index=path).",
     ),
     case(
         lambda: len(ps.Loader(NUMBERS.repeat().batch(3))),
@@ -163,6 +164,11 @@ CASES: list[Case] = [
         lambda: ps.Loader(NUMBERS).load_state_dict(ps.Loader(NUMBERS).state_dict(), allow={"everything"}),
         UsageError,
         "allow takes ['order', 'source']; got ['everything']",
+    ),
+    case(
+        lambda: ps.Loader(NUMBERS).load_state_dict(ps.Loader(NUMBERS).state_dict(), allow="order"),
+        UsageError,
+        "allow must be a set of names; got 'order'. Pass allow={'order'}.",
     ),
     case(
         lambda: ps.Loader(NUMBERS).load_state_dict({"step": 3}),

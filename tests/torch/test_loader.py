@@ -1,5 +1,6 @@
 """Batches of our datasets as torch tensors: the same values, over the same memory, and clear errors elsewhere."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,15 @@ def test_leaves_that_are_not_arrays_are_kept() -> None:
     assert element["tensor"] is tensor
     assert element["scalar"].dtype is torch.float32
     assert all(element[name] == given[name] for name in ("text", "bytes", "none", "number"))
+
+
+def test_where_arrays_are_needed_the_error_says_how_to_convert_a_tensor(tmp_path: Path) -> None:
+    """`pack` and tables take no tensors."""
+    tokens = ps.read([{"tokens": torch.arange(3)}])
+    with pytest.raises(GraphError, match=r"is a Tensor. Convert it in .map, as in tokens.numpy\(\), or name other"):
+        next(iter(tokens.pack(4)))
+    with pytest.raises(UsageError, match=r"any type of Arrow. Convert it in a map, as in tensor.numpy\(\)."):
+        ps.write(tokens, tmp_path / "table", num_workers=0)
 
 
 def settings(number: int) -> Any:

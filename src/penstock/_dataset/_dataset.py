@@ -361,7 +361,7 @@ class Dataset(NotesErrors, Generic[T_co]):
             >>> list(ps.range(4).reindex(ps.sampling.Slice(start=3, step=-1, length=4)))
             [3, 2, 1, 0]
         """
-        total = need_indexable(self._node, "reindex()", "Use reindex before it.")
+        total = need_indexable(self._node, "reindex()", "Use reindex() before it.")
         check_sampler(sampler)
         innermost = sampler
         while isinstance(innermost, FixedOrder):
@@ -414,7 +414,7 @@ class Dataset(NotesErrors, Generic[T_co]):
             >>> list(ps.range(10).take(3))
             [0, 1, 2]
         """
-        total = need_indexable(self._node, "take()", "Use take before it.")
+        total = need_indexable(self._node, "take()", "Use limit(n), or take() before it.")
         count = need_count("count", count)
         need_reach(self._node, f"take({count})", count)
         return self._new(choose(self._node, Slice(0, 1, min(count, total)), f"take({count})"))
@@ -650,7 +650,7 @@ class Dataset(NotesErrors, Generic[T_co]):
             >>> list(fixed) == list(fixed.repeat(2))[100:]
             True
         """
-        total = need_indexable(self._node, "epoch()", "Use epoch before it.")
+        total = need_indexable(self._node, "epoch()", "Use epoch() before it.")
         number = need_count("number", number)
         return self._new(Reindex(self._node, FixedEpoch(total, number), f"epoch({number})"))
 

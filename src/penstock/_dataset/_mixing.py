@@ -274,7 +274,9 @@ def _named(parts: object) -> tuple[tuple[str, ...], tuple[Node, ...]]:
         if not isinstance(name, str) or not name or "/" in name:
             raise UsageError(f'a part\'s name must be a str of at least one character and no "/"; got {name!r}')
         if not isinstance(part, Dataset):
-            raise UsageError(f"part {name!r} must be a Dataset; got {type(part).__qualname__}")
+            raise UsageError(
+                f"part {name!r} must be a Dataset; got {type(part).__qualname__}. Make one with ps.read(…)."
+            )
         nodes.append(part.node)
     return tuple(name for name, _ in pairs), tuple(nodes)
 

@@ -243,8 +243,9 @@ def add_mask(element: Element, name: str, data: int, total: int, what: str) -> E
         GraphError: the element is not a dict, or already has that key.
     """
     if not _is_dict(element) or name in element:
-        found = f"a dict that has {name!r} already" if _is_dict(element) else f"a {type(element).__name__}"
-        raise GraphError(f"mask={name!r} must name a new leaf of a dict; the {what} is {found}")
+        found = f"a dict that has {name!r} already" if _is_dict(element) else f"of type {type(element).__name__}"
+        remedy = "Choose another name" if _is_dict(element) else "Return a dict from .map, or omit the mask"
+        raise GraphError(f"mask={name!r} must name a new leaf of a dict; the {what} is {found}. {remedy}.")
     return {**element, name: np.arange(total) < data}
 
 

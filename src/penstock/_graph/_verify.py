@@ -67,6 +67,7 @@ def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
                 "shuffle()": "Use window_shuffle(n), or make",
                 "take()": "Use limit(n), or make",
                 "indexing": "Iterate over it, or make",
+                "len()": "Count them in a loop, or make",
                 "on_error=Substitute(…)": 'Use on_error="skip", or make',
             }
             return f"{instead.get(verb, 'Make')} the dataset of a source with a length and items, by ps.read."
@@ -84,15 +85,25 @@ def finite_length(node: Node) -> int:
     """Return the node's length for `len()`, or raise a NoLengthError that names the step without one."""
     count = length(node)
     if count is None:
-        raise NoLengthError(f"{_culprit(node)[1]} can only be read in order, so its number of elements is unknown")
+        culprit, text = _culprit(node)
+        raise NoLengthError(
+            f"{text} can only be read in order, so its number of elements is known only after reading. "
+            f"{_positions_remedy(culprit, 'len()', 'Count them in a loop.')}"
+        )
     if is_endless(node):
         raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
     return count
 
 
-def need_finite(node: Node, verb: str) -> int:
-    """Return the node's length, or raise a GraphError if it repeats without end or is read in order."""
-    count = need_indexable(node, verb, f"Use {verb} before it.")
+def need_finite(node: Node, verb: str, remedy: str | None = None) -> int:
+    """Return the node's length, or raise a GraphError if it repeats without end or is read in order.
+
+    Args:
+        node: the node.
+        verb: the call that needs positions and an end, for the message.
+        remedy: as in `need_indexable`; None if `verb` can be used below the step without positions.
+    """
+    count = need_indexable(node, verb, f"Use {verb} before it." if remedy is None else remedy)
     if is_endless(node):
         raise GraphError(f"{verb} needs a dataset with an end, and {chain_text(node)} has none. Use take(n) first.")
     return count

@@ -19,6 +19,8 @@ def check_allowed(allow: Collection[str]) -> None:
     Raises:
         UsageError: it names others.
     """
+    if isinstance(allow, str):
+        raise UsageError(f"allow must be a set of names; got {allow!r}. Pass allow={{{allow!r}}}.")
     unknown = set(allow) - _ALLOWABLE
     if unknown:
         raise UsageError(f"allow takes {sorted(_ALLOWABLE)}; got {sorted(unknown)}")

@@ -51,7 +51,7 @@ from penstock._properties import NotesErrors, raise_noted
 from penstock._runtime import RemoteWorkers, Runtime, StepRange, Stream, chosen, pool_of
 from penstock._state import LoaderState, Shape, State, from_json
 from penstock._tracebacks import trim
-from penstock.errors import ClosedError, NoLengthError, StateError, UsageError
+from penstock.errors import ClosedError, StateError, UsageError
 from penstock.events import Replaced, Skipped, Substituted, WorkerDied
 from penstock.observe import Report, WhatIf
 from penstock.observe._measured import timed_steps
@@ -281,10 +281,8 @@ class Loader(NotesErrors, Generic[T_co]):
         Raises:
             NoLengthError: if the dataset can only be read in order, or repeats without end.
         """
-        if not isinstance(self._progress, IndexedProgress):
-            raise NoLengthError("this dataset can only be read in order; its number of batches is known after reading")
-        len(self._dataset)  # raises where it repeats without end
-        return self._progress.steps_per_epoch
+        len(self._dataset)  # raises if it is read in order, or repeats without end
+        return cast("IndexedProgress", self._progress).steps_per_epoch
 
     def __bool__(self) -> bool:
         return True  # a dataset that is read in order has no length, which `if loader:` must not need

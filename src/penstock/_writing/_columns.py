@@ -13,6 +13,7 @@ import numpy as np
 
 from penstock._frozen import frozen
 from penstock._optional import need
+from penstock._tensors import is_tensor
 from penstock._tree import is_array, is_masked
 from penstock._writing._drafts import Draft
 from penstock.batching._stack_arrays import split_dicts
@@ -23,6 +24,7 @@ _BATCH_BYTES: Final = 1 << 19  # of a record batch at least; it is mapped, so it
 _MIN_GROUP_ROWS: Final = 64
 
 _SAMPLED: Final = ", the type of the first elements"  # said of a column in messages
+_ANY_TYPE: Final = "any type of Arrow"
 _MODULES: Final = ("pyarrow.parquet", "pandas")  # pyarrow imports pandas, if it is there, to convert the first column
 
 Fields = Mapping[str, Any]
@@ -134,7 +136,7 @@ def fields_of(element: object, position: int, what: str) -> Fields:
     """
     named = f"{what} has named fields, so elements must be dicts with text for keys; the one at position {position}"
     if not isinstance(element, Mapping):
-        raise UsageError(f'{named} is a {type(element).__name__}. Add .map(lambda element: {{"name": element}}).')
+        raise UsageError(f'{named} is of type {type(element).__name__}. Add .map(lambda element: {{"name": element}}).')
     others = [name for name in cast("Mapping[object, Any]", element) if not isinstance(name, str)]
     if others:
         raise UsageError(f"{named} has the key {others[0]!r}. Rename it in a map.")
@@ -250,7 +252,7 @@ def _converted(
     positions: Positions,
     values: list[object],
     convert: Callable[[list[object]], Column],
-    expected: object = "a type of Arrow",
+    expected: object = _ANY_TYPE,
 ) -> Column:
     """Return a column of values, or name the first one that doesn't fit, or not beside those before it."""
     refused = _refusals()
@@ -268,7 +270,8 @@ def _converted(
         number = bisect.bisect_left(range(len(values)), 1, key=lambda last: refusal(values[: last + 1]) is not None)
         alone = refusal([values[number]])
         if alone is not None:
-            reason = f": {alone}" if isinstance(alone, _LossError) else _SAMPLED
+            sampled = "" if expected is _ANY_TYPE else _SAMPLED
+            reason = f": {alone}" if isinstance(alone, _LossError) else sampled
             raise UsageError(_value_text(name, expected, values[number], positions[number], reason)) from error
         raise UsageError(
             f"the values of field {name!r} have several types, and the one at position {positions[number]} doesn't fit "
@@ -507,5 +510,5 @@ def _value_text(name: str, expected: object, value: object, position: int, reaso
     kind = f"{value.dtype} of shape {value.shape}" if is_array(value) else type(value).__name__
     return (
         f"field {name!r} at position {position} is a {kind}, which doesn't fit into {expected}{reason}. Convert it in "
-        "a map."
+        f"a map{', as in tensor.numpy()' if is_tensor(value) else ''}."
     )

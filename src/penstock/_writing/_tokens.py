@@ -93,12 +93,12 @@ def _need_tokens(element: object, position: int) -> None:
     if is_array(element):
         described, are_tokens = f"{element.dtype} of shape {element.shape}", element.ndim == 1 and _is_integer(element)
     else:
-        described = type(element).__name__
+        described = f"of type {type(element).__name__}"
         are_tokens = isinstance(element, list | tuple) and _are_integers(cast("Sequence[object]", element))
     if not are_tokens:
         raise UsageError(
             f"an element of tokens must be an array of integers with one axis, or a list of ints; the one at position "
-            f'{position} is a {described}. Choose the tokens in a map, as in .map(lambda element: element["ids"]).'
+            f'{position} is {described}. Choose the tokens in a map, as in .map(lambda element: element["ids"]).'
         )
 
 

@@ -525,7 +525,7 @@ def _count(dataset: object) -> int:
         )
     if is_batch(dataset.node):
         raise UsageError("write takes elements, and the dataset has batches. Leave batch() out, or add unbatch().")
-    return need_finite(dataset.node, "write()")
+    return need_finite(dataset.node, "write()", "Leave that step out, and use it on the files that were written.")
 
 
 def _checked_part(part: tuple[int, int]) -> tuple[int, int]:

@@ -149,7 +149,8 @@ def _rows(structure: Structure, elements: Sequence[Element]) -> Iterator[list[Va
             raise UsageError(
                 "the elements of a batch must have one structure; "
                 f"{describe_difference(structure, given_structure, ('row 0', f'row {row}'))}. "
-                f"Return one structure from .map (a sequence of varying length as an array), or {OWN_MERGE}."
+                "Return one structure from .map (a sequence of varying length as an array), leave out others "
+                f"by .filter, or {OWN_MERGE}."
             )
         yield values_of(leaves, paths, row)
 

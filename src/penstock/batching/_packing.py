@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock._frozen import frozen
+from penstock._tensors import is_tensor
 from penstock._tree import is_array, is_masked
 from penstock.batching._grouping import NOTE_ON_SUBSTITUTES, Long, PackingPlan
 from penstock.batching._joined import JoinedElements
@@ -476,7 +477,8 @@ def _array(value: object, what: str) -> NDArray[Any]:
             "leaves in meta=."
         )
     if not is_array(value) or value.ndim != 1:
-        remedy = _CONVERSIONS.get(type(value), "Convert it in .map")
+        known = "Convert it in .map, as in tokens.numpy()" if is_tensor(value) else "Convert it in .map"
+        remedy = _CONVERSIONS.get(type(value), known)
         raise GraphError(
             f"pack() takes arrays with one axis; {what} is {_described(value)}. {remedy}, or name other leaves in "
             "meta=."

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from penstock import _lazy
 from penstock._frozen import frozen
-from penstock._tree import Element, Structure, leaf_paths, subject, unflatten
+from penstock._tree import Element, Structure, kind_text, leaf_paths, subject, unflatten
 from penstock.batching._leaf import OWN_MERGE, LeafKind, LeafSpec, Value, kind_of, number_as, write_value
 from penstock.batching._merge import Batch, new_array, open_rows, reject_kind, stacked
 from penstock.errors import UsageError
@@ -130,9 +130,8 @@ def _agree(kind: LeafKind, row_kind: LeafKind) -> bool:
 def _check_mask(structure: Structure, mask: str) -> None:
     if structure.container is not dict:
         raise UsageError(
-            f"mask={mask!r} names a key to add, so the elements must be dicts; row 0 is "
-            f"{'a leaf' if structure.container is None else f'a {structure.container.__qualname__}'}. "
-            "Return a dict from .map, or omit the mask."
+            f"mask={mask!r} names a key to add, so the elements must be dicts; row 0 is {kind_text(structure)}. Return "
+            "a dict from .map, or omit the mask."
         )
     if mask in structure.keys:
         raise UsageError(f"mask must be a key that the elements don't have; got mask={mask!r}. Choose another name.")

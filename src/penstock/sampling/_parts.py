@@ -388,8 +388,9 @@ def split_counts(length: int, fractions: Mapping[str, float]) -> dict[str, int]:
         raise UsageError("a split must have at least one part; got none. Pass such as {'train': 0.9, 'val': 0.1}.")
     total = sum(shares.values(), Fraction(0))
     if total > 1 + _SUM_TOLERANCE:
+        remedy = "Make one smaller." if max(shares.values()) < 1 else "Divide numbers of elements by the length."
         raise UsageError(
-            f"fractions must add up to at most 1; got {dict(fractions)!r}, that is {float(total)!r}. Make one smaller."
+            f"fractions must add up to at most 1; got {dict(fractions)!r}, that is {float(total)!r}. {remedy}"
         )
     parts = list(shares.values())
     if total >= 1 - _SUM_TOLERANCE:
