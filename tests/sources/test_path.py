@@ -185,7 +185,10 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "two.db").write_bytes(_database(tmp_path / "a", "t", "u"))
     (tmp_path / "none.db").write_bytes(_database(tmp_path / "a"))
     for path, reason in (
-        ("a.bin", r"a.bin' is unknown: it begins with b'.x01.x02.x03'. Known are files that end in .*, .npy, .*Tokens"),
+        (
+            "a.bin",
+            r"a.bin' is unknown: it begins with b'.x01.x02.x03'. Known are files that end in .*, .npy, .*Tokens.*Files",
+        ),
         ("b.jsonl.gz", "b.jsonl.gz' is compressed by gzip, .*Decompress it first"),
         ("empty", "the folder '.*empty' is unknown: it has no files. Known are"),
         ("two.db", r"must have one table; '.*two.db' has \['t', 'u'\]. Name one"),

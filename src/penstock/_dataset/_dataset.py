@@ -669,7 +669,9 @@ class Dataset(NotesErrors, Generic[T_co]):
                 the function is called for each element.
             name: for messages. Default: the function's name.
             on_error: the response to an exception. "raise" raises it in the consumer; "skip" leaves out the element,
-                so the dataset is read in order; `ps.Substitute()` uses the element of another position.
+                so the dataset is read in order; `ps.Substitute()` uses the element of another position. It covers this
+                function, and no read below it: for a source that may fail, pass the source's own `__getitem__` to the
+                map of a `range(len(source))`.
 
         Example:
             >>> import penstock as ps

@@ -99,7 +99,8 @@ _KNOWN: Final = ", ".join(suffix for known in _FORMATS for suffix in known.suffi
 _REMEDY: Final = (
     f"Known are files that end in {_KNOWN} or begin like one, and folders of one of these, of images, of images in "
     "class folders, of MDS shards, of LitData chunks, of Zarr arrays, of Lance, or of LeRobot. Name the source for "
-    "others, as in ps.read(ps.sources.Tokens(path, 1025, dtype='uint16'))."
+    "others, as in ps.read(ps.sources.Tokens(path, 1025, dtype='uint16')), or in ps.read(ps.sources.Files(folder, "
+    "'*.txt')), whose records are whole files; or load the file yourself, and pass a list or arrays."
 )
 
 

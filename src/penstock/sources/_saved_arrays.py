@@ -148,7 +148,7 @@ def _members(path: str, stream: BinaryIO, names: Sequence[str] | None) -> dict[s
             raise
         raise UsageError(
             f"an .npz file is a zip archive of .npy files; {path!r} has {next(iter(infos))!r}. Unpack an archive of "
-            "other files, and read these."
+            "other files, and read these; of a file of torch.save, pass what torch.load(path) returns."
         ) from error
 
 
