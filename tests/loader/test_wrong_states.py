@@ -110,6 +110,10 @@ def test_states_of_ordered_datasets_go_to_other_ranks_together() -> None:
         ps.Loader(dataset).load_state_dict(states[0])
     with pytest.raises(ps.errors.StateError, match=r"missing: rank \[1\]"):
         ps.Loader(dataset).load_state_dict([states[0], states[0]])
+    with pytest.raises(
+        ps.errors.StateError, match=r"a state of its own. Another rank, or .*; missing: rank \[1\]. Save"
+    ):
+        loaders[1].load_state_dict(states[0])
     other = {**states[0], "step": 2}
     with pytest.raises(ps.errors.StateError, match=r"two states of rank 0 that differ"):
         ps.Loader(dataset).load_state_dict([states[0], states[1], other])

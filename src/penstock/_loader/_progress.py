@@ -782,7 +782,8 @@ def _one_of_each_rank(states: Sequence[LoaderState]) -> list[LoaderState]:
     missing = [rank for rank in range(min(ranks, len(given) + 8)) if rank not in given]
     if missing:
         raise StateError(
-            f"a dataset that is read in order resumes on another number of ranks from the states of all {ranks} old "
-            f"ranks; missing: rank {missing}. Give load_state_dict the list of all of them."
+            "each rank of a dataset that is read in order has a state of its own. Another rank, or another number of "
+            f"ranks, resumes from the states of all {ranks} old ranks; missing: rank {missing}. Save the state of each "
+            "rank, and give load_state_dict the list of all of them."
         )
     return [given[rank] for rank in range(ranks)]
