@@ -60,6 +60,14 @@ def accepts(dataset: ps.Dataset, shard: ps.Shard) -> bool:
     return True
 
 
+def test_a_choice_above_a_shuffle_is_explained() -> None:
+    """It has the same elements in every epoch, as a limit above batches has."""
+    for dataset in (ps.range(8).shuffle().take(4), ps.range(8).shuffle().limit(4)):
+        assert section(dataset, "randomness")[-1].startswith(
+            "take(4) has the same elements in every epoch; their order: stream 'reorder', seed "
+        )
+
+
 def test_a_choice_of_a_mixture_is_explained() -> None:
     """It is shuffled after the first epoch, and keeps its elements."""
     assert section(MIXED.take(8), "mixtures") == (

@@ -588,6 +588,10 @@ class Dataset(NotesErrors, Generic[T_co]):
         takes the first `count` elements of its part, so 4 ranks take four times as many together. In a dataset with
         positions it is `take`, which counts over all ranks.
 
+        Above a shuffle, `take` has the same elements in every epoch. For epochs of `count` steps over all of the data,
+        leave the loop over the loader after `count` steps: the next loop begins the next epoch. Or call
+        `reindex(Slice(0, 1, count))`, of `penstock.sampling`.
+
         Example:
             >>> import penstock as ps
             >>> list(ps.range(10).filter(lambda number: number % 2).limit(3))

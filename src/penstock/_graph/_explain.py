@@ -41,6 +41,9 @@ def _random_line(step: Node) -> Iterator[str]:
             yield f"{verb_text(step)}: stream {name!r}, seed {seed}"
         case Fold(value=value) if value.random is not None:
             yield f"{verb_text(step)}: stream {value.random.name!r}, seed {value.random.seed}"
+        case Reindex(parent=parent, sampler=Reorder() as order, verb=""):
+            chosen = f"{verb_text(parent)} has the same elements in every epoch"
+            yield f"{chosen}; their order: stream 'reorder', seed {order.seed}"
         case Reindex(sampler=sampler, verb=verb, name=name):
             own: object = getattr(sampler, "seed", None)
             if own is not None:
