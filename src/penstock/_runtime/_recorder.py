@@ -106,7 +106,8 @@ class Recorder:
             _logger.warning(
                 "step %r draws from a global generator of random, NumPy or torch: its elements depend on the worker "
                 "and the run, and a resumed run differs. Draw in random_map(f, globals=True), or in random_map(f) from "
-                "the generator that f gets",
+                "the generator that f gets. A source that draws is indexed there: ps.range(len(source))"
+                ".random_map(source.__getitem__, globals=True)",
                 step,
             )
 
