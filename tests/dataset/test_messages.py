@@ -585,7 +585,9 @@ def of_size(size: Any) -> list[object]:
 FOLDED: list[Case] = [
     *(usage(functools.partial(ps.range(3).pack, **given), words) for given, words in PACKED),
     *(usage(functools.partial(bucketed, **given), words) for given, words in BUCKETED),
-    usage(lambda: NUMBERS.combine(anything(3)), "combine takes a function"),
+    usage(
+        lambda: NUMBERS.combine(anything(3)), "combine takes a function that makes the object, such as its class; got 3"
+    ),
     graph(lambda: list(ps.range(3).bucket("tokens", [4], rows=1)), "length of its leaf 'tokens'"),
     graph(lambda: list(ps.read([{"a": np.zeros(1)}]).bucket("tokens", [4], rows=1)), "dict of"),
     *(

@@ -667,10 +667,11 @@ class Dataset(NotesErrors, Generic[T_co]):
 
         Args:
             function: a function of the element alone. Any worker may call it, and may call it again for the same
-                element. With `ps.PerWorker(make)` each worker makes its own, as for a decoder or a connection. If the
-                function is an object with a method `apply_block(elements)`, that method may be called for several
-                elements at once. It must change none, and return what the function returns for each; if it raises,
-                the function is called for each element.
+                element. It must not change a record that the source keeps, such as a dict in a list: return a new one,
+                as in `record | {"text": text}`. With `ps.PerWorker(make)` each worker makes its own, as for a decoder
+                or a connection. If the function is an object with a method `apply_block(elements)`, that method may be
+                called for several elements at once. It must change none, and return what the function returns for each;
+                if it raises, the function is called for each element.
             name: for messages. Default: the function's name.
             on_error: the response to an exception. "raise" raises it in the consumer; "skip" leaves out the element,
                 so the dataset is read in order; `ps.Substitute()` uses the element of another position. It covers this
@@ -682,7 +683,10 @@ class Dataset(NotesErrors, Generic[T_co]):
             >>> list(ps.range(3).map(lambda number: number * 10))
             [0, 10, 20]
         """
-        remedy = "random_map passes a generator, too, and map_with_origin the element's origin"
+        remedy = (
+            "A tuple is one element, as in lambda pair: f(*pair); random_map passes a generator, too, and "
+            "map_with_origin the element's origin"
+        )
         need_function("map", function, "the element", remedy=remedy)
         return self._map(function, name, "none", on_error)
 
@@ -1245,7 +1249,8 @@ class Dataset(NotesErrors, Generic[T_co]):
             >>> list(ps.read("It rains. We stay in. Good".split()).combine(Sentences))
             ['It rains.', 'We stay in.', 'Good']
         """
-        need_function("combine", make)
+        if not callable(make):
+            raise UsageError(f"combine takes a function that makes the object, such as its class; got {make!r}")
         step_name = function_name(make) if name is None else need_name(name)
         return self._new(Fold(self._node, _streaming.UserFold(make, step_name)))
 

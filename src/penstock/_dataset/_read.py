@@ -62,6 +62,7 @@ def read(source: object, *, seed: int = 0) -> Dataset[Any]:
             files; or a source of `penstock.sources`. Its methods `read(keys)` and `__getitems__(keys)` are used if it
             has them. A source with `async def read(self, keys)`, such as a client of a server, needs no `__getitem__`.
             The records of a list are its items, also if they are paths; `ps.read(ps.sources.Tar(paths))` reads files.
+            If a function changes such an item, later epochs have the change: let it return a new one.
         seed: any integer. The orders of shuffles and the random numbers of random maps derive from it.
 
     Raises:
