@@ -414,6 +414,16 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
         JsonLines(tmp_path / "missing.jsonl")
 
 
+def test_a_glob_leaves_out_no_file_that_cannot_be_accessed(tmp_path: Path) -> None:
+    """A link to nothing among the matches is an error, not a record less; a folder among them is left out."""
+    (tmp_path / "a.jsonl").write_text("1\n")
+    (tmp_path / "b.jsonl").mkdir()
+    assert len(JsonLines(f"{tmp_path}/*.jsonl", cache=tmp_path)) == 1
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(SourceError, match=r"cannot read '.*c.jsonl': No such file .*It is a link: restore what"):
+        JsonLines(f"{tmp_path}/*.jsonl", cache=tmp_path)
+
+
 @pytest.mark.parametrize("paths", [None, 3, b"a.jsonl", {"a.jsonl", "b.jsonl"}])
 def test_what_is_no_list_of_paths_is_refused(paths: Any) -> None:
     """A set has another order in each run, and with it the records."""

@@ -79,8 +79,10 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     contents = {"empty": b"", "text": b"text" * 5000, "short": good[:20_000], "damaged": bytes(damaged)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
+    (tmp_path / "loop").symlink_to("loop")
     cases: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ("none", {}, UsageError, r"/none' doesn't exist"),
+        ("loop", {}, SourceError, r"/loop': Too many levels of symbolic links"),
         ("empty", {}, CorruptRecordError, r"cannot open '.*/empty' as a database of LMDB"),
         ("text", {}, CorruptRecordError, r"cannot open '.*/text' as a database of LMDB: .*not an LMDB file"),
         ("short", {}, CorruptRecordError, r"/short' has 20000 bytes, and its \d+ pages need \d+: it is truncated"),

@@ -72,6 +72,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     """Missing files, floats and no document are a UsageError, and an index that changes a SourceError."""
     with pytest.raises(UsageError, match=r"'.*text.idx' doesn't exist. Pass their path without"):
         Megatron(tmp_path / "text")
+    (tmp_path / "loop.idx").symlink_to("loop.idx")
+    with pytest.raises(SourceError, match=r"cannot read '.*loop.idx': Too many levels of symbolic links"):
+        Megatron(tmp_path / "loop")
     with pytest.raises(UsageError, match=r"text.idx' has numbers of the code 6"):
         Megatron(write(tmp_path, index_of([1], [0, 1], code=6)))
     with pytest.raises(UsageError, match=r"text.idx' has none. Leave it out"):

@@ -126,6 +126,16 @@ def test_a_key_without_one_row_is_named(tmp_path: Path) -> None:
             read_records(source, np.array([number]))
 
 
+def test_a_database_that_was_removed_is_named(tmp_path: Path) -> None:
+    """A process that opens it later says that there is no file, and advises nothing on permissions."""
+    path = write(tmp_path / "a.db")
+    with Sqlite(path, "t") as source:
+        sent = pickle.dumps(source)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"cannot read '.*a.db': No such file or directory. Restore the database"):
+        pickle.loads(sent).read([0])
+
+
 def test_a_closed_source_cannot_be_read(tmp_path: Path) -> None:
     """Also one whose connections other threads have opened raises ClosedError."""
     source = Sqlite(write(tmp_path / "a.db"), "t")

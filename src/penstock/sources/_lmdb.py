@@ -27,7 +27,7 @@ from penstock._frozen import frozen
 from penstock._optional import need
 from penstock._os import local_path, renewed_after_fork
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
+from penstock.sources._local_files import LocalFile, PathLike, identity_of, is_missing, raise_source_error, stat_file
 from penstock.sources._source import Keys, as_key, as_keys, check_range
 
 _LISTED: Final = 1 << 16  # keys in one step
@@ -380,6 +380,6 @@ def _data_of(path: str) -> LocalFile:
         UsageError: there is none.
     """
     data = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
-    if not os.path.isfile(data):
+    if is_missing(data):
         raise UsageError(f"Lmdb reads a folder with data.mdb, or such a file; {data!r} doesn't exist. Check the path.")
     return stat_file(os.path.realpath(data))

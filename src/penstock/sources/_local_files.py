@@ -17,6 +17,7 @@ supplies the scan, and the function that parses a record's bytes.
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import itertools
@@ -132,7 +133,24 @@ def _remedy(path: str, usual: str) -> str:
     """Return what to do about a path without a file; shells and other libraries expand some of them."""
     if "{" in path:
         return "Braces aren't expanded: pass a glob, such as 'train-*.tar', or a list, as in ps.sources.Tar(paths)."
-    return "~ isn't expanded: pass os.path.expanduser(path)." if f"{os.sep}~" in path else usual
+    if f"{os.sep}~" in path:
+        return "~ isn't expanded: pass os.path.expanduser(path)."
+    return "It is a link: restore what it leads to, or remove it." if os.path.islink(path) else usual
+
+
+def is_missing(path: str) -> bool:
+    """Return whether there is no such file.
+
+    Raises:
+        SourceError: a folder can't be accessed, so nobody knows.
+    """
+    try:
+        stat_file(path)
+    except SourceError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            raise
+        return True
+    return False
 
 
 def find_files(paths: PathLike | Sequence[PathLike], owner: str) -> list[LocalFile]:
@@ -162,7 +180,8 @@ def _expand(path: str, owner: str) -> list[str]:
         )
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
-    matches = sorted((match for match in glob.glob(path, recursive=True) if os.path.isfile(match)), key=os.fsencode)
+    # A file that can't be accessed, such as a link to nothing, isn't left out: `stat_file` raises its error.
+    matches = sorted((match for match in glob.glob(path, recursive=True) if not os.path.isdir(match)), key=os.fsencode)
     if not matches:
         raise UsageError(
             f"a glob must match at least one file; {path!r} matches none. "

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from penstock._frozen import frozen
 from penstock._os import local_path
 from penstock.errors import CorruptRecordError, SourceError, UsageError
-from penstock.sources._local_files import LocalFile, PathLike, identity_of, raise_source_error, stat_file
+from penstock.sources._local_files import LocalFile, PathLike, identity_of, is_missing, raise_source_error, stat_file
 from penstock.sources._mapped import map_file
 from penstock.sources._tokens import TokenFile, Tokens
 
@@ -98,7 +98,7 @@ def _index_of(path: str) -> "_Index":
         CorruptRecordError: the index is damaged, or doesn't belong to the tokens.
     """
     for suffix in (".idx", ".bin"):
-        if not os.path.isfile(path + suffix):
+        if is_missing(path + suffix):
             raise UsageError(
                 f"Megatron reads two files, prefix.bin and prefix.idx; {path + suffix!r} doesn't exist. Pass their "
                 "path without the suffix."

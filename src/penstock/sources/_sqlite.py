@@ -317,6 +317,7 @@ class _Connection:
                 f"{Path(path).as_uri()}?{options}", uri=True, check_same_thread=False, isolation_level=None
             )
         except _FAILURES as error:
+            _state_of(path)  # if there is no file, this error says so, and that of SQLite doesn't
             raise _translated(error, path, "the database can't be opened") from error
         self._finalizer = weakref.finalize(self, _close, self.handle, self.process)
         try:
