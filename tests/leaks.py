@@ -180,10 +180,16 @@ def _descendants() -> list[int]:
             _parents[pid] = _parent(pid)
     for pid in _parents.keys() - pids:
         del _parents[pid]
+    for pid in _below_this():  # a parent that has ended, and for which nothing has waited, is in /proc still
+        _parents[pid] = _parent(pid)
+    return sorted(_below_this())
+
+
+def _below_this() -> set[int]:
     own = {os.getpid()}
     while found := {pid for pid, parent in _parents.items() if parent in own} - own:
         own |= found
-    return sorted(own - {os.getpid()})
+    return own - {os.getpid()}
 
 
 def _parent(pid: int) -> int:

@@ -99,17 +99,35 @@ print(flush=True)
 sys.stdin.read()
 """
 
+ORPHAN = """
+import os
+ready, orphaned = os.pipe()
+if os.fork():
+    os.close(ready)
+    print("forked", flush=True)
+    os.read(0, 1)
+    os._exit(0)
+os.close(orphaned)
+os.read(ready, 1)  # until the parent has ended
+"""
+
 
 @pytest.mark.skipif(not Path("/dev/shm").exists(), reason="only Linux lists shared memory")
 @pytest.mark.parametrize("is_child", [True, False])
 def test_shared_memory_is_its_own_programs(*, is_child: bool) -> None:
     """Shared memory of another program is no leak, and isn't waited for; that of a child of this one is a leak."""
     name = f"/penstock-test-{os.getpid()}-{is_child}"
-    script = SEMAPHORE if is_child else f"import os\nif os.fork(): os._exit(0)\n{SEMAPHORE}"
+    script = SEMAPHORE if is_child else f"{ORPHAN}\n{SEMAPHORE}"
     with subprocess.Popen(
         [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
+        assert process.stdin is not None
+        if not is_child:
+            assert process.stdout.readline() == "forked\n"
+            leaks.held()  # sees the grandchild while it has its first parent
+            process.stdin.write("\n")
+            process.stdin.flush()
         assert process.stdout.readline() == "\n"
         before = {identity: text for identity, text in leaks.held().items() if name[1:] not in identity}
         found = leaks.left_behind(before, 0.1 if is_child else 600.0)
