@@ -3,6 +3,7 @@
 import os
 import warnings
 from functools import partial
+from mmap import PAGESIZE
 from typing import Any
 
 import numpy as np
@@ -155,9 +156,10 @@ def test_memory_is_bounded() -> None:
 
 
 def test_memory_has_room_for_a_batch() -> None:
-    """The error has both sizes, and the argument to change."""
+    """The error has both sizes, that of the bound in whole pages, and the argument to change."""
+    bound = 1_000_000 // PAGESIZE * PAGESIZE
     with (
         isolated(rows(40).batch(20), memory="1MB") as loader,
-        pytest.raises(UsageError, match=r"one of which \d{7} bytes are more than the 1000000 that memory= allows"),
+        pytest.raises(UsageError, match=rf"one of which \d{{7}} bytes are more than the {bound} that memory= allows"),
     ):
         next(iter(loader))
