@@ -524,6 +524,7 @@ EVALUATED: list[Case] = [
     case(lambda: len(ODD), NoLengthError, "filter(is_odd) can only be read in order, so its number"),
     case(lambda: len(NUMBERS.map(double, on_error="skip")), NoLengthError, "on_error='skip')"),
     case(lambda: len(ENDLESS.batch(2)), NoLengthError, "repeats without end", "Use take(n) first."),
+    case(lambda: len(ENDLESS.filter(bool)), NoLengthError, "repeats without end", "Use limit(n) first."),
     graph(lambda: ODD[0], "indexing needs a dataset whose elements have positions"),
     graph(lambda: ENDLESS[-1], "repeats without end", "got [-1]. Count from the start"),
 ]

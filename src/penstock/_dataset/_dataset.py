@@ -588,9 +588,9 @@ class Dataset(NotesErrors, Generic[T_co]):
         takes the first `count` elements of its part, so 4 ranks take four times as many together. In a dataset with
         positions it is `take`, which counts over all ranks.
 
-        Above a shuffle, `take` has the same elements in every epoch. For epochs of `count` steps over all of the data,
-        leave the loop over the loader after `count` steps: the next loop begins the next epoch. Or call
-        `reindex(Slice(0, 1, count))`, of `penstock.sampling`.
+        Above a shuffle, `take` has the same elements in every epoch. For epochs of `count` steps with other elements in
+        each, leave the loop over the loader after `count` steps: the next loop begins the next epoch. Or call
+        `reindex(Slice(0, 1, count))`, of `penstock.sampling`, above the shuffle.
 
         Example:
             >>> import penstock as ps

@@ -84,14 +84,15 @@ def _positions_remedy(culprit: Node, verb: str, remedy: str) -> str:
 def finite_length(node: Node) -> int:
     """Return the node's length for `len()`, or raise a NoLengthError that names the step without one."""
     count = length(node)
+    if is_endless(node):
+        remedy = "limit(n)" if count is None else "take(n)"
+        raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use {remedy} first.")
     if count is None:
         culprit, text = _culprit(node)
         raise NoLengthError(
             f"{text} can only be read in order, so its number of elements is known only after reading. "
             f"{_positions_remedy(culprit, 'len()', 'Count them in a loop.')}"
         )
-    if is_endless(node):
-        raise NoLengthError(f"{chain_text(node)} repeats without end and has no length. Use take(n) first.")
     return count
 
 

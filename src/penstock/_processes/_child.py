@@ -212,7 +212,7 @@ class _SeededPopen(popen_spawn_posix.Popen):
         tracker = resource_tracker.getfd() or 0
         vars(sys.modules["__main__"]).setdefault("__spec__", None)  # `spawn` needs it; a script under `pdb` has none
         prepared = spawn.get_preparation_data(process_obj.name)
-        del prepared["dir"]  # it begins in that folder, which the program's user may not be allowed to enter again
+        prepared.pop("dir", None)  # it begins there, and its user may not be allowed to enter it again
         if main_path() is None:
             prepared.pop("init_main_from_path", None)
         with io.BytesIO() as file:

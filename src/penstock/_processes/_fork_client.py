@@ -204,7 +204,7 @@ class Servers:
         """Have all processes that are started from now on import modules as the program has them now.
 
         Raises:
-            OSError: too many files are open; the next call repeats what this one didn't do.
+            OSError: too many files are open, or on their way; the next call repeats what this one didn't do.
         """
         with self._lock:
             self._reloaded += self._modules.take_changed() if self._modules is not None else []
@@ -212,7 +212,7 @@ class Servers:
                 return
             with _memory(json.dumps(self._reloaded).encode()) as memory:
                 for server in self._servers.values():
-                    with suppress(OSError):  # it has been killed, and the next one has no modules yet
+                    with suppress(ConnectionError):  # it has been killed, and the next one has no modules yet
                         server.send(RELOADED, [memory])
             self._reloaded = []
 
@@ -224,7 +224,7 @@ class Servers:
             after = self._spares[threads] = before + change
             server = self._servers.get(threads)
             if server is not None and (before == 0 or after == 0):
-                with suppress(OSError):  # it has been killed; the next one gets the message
+                with suppress(ConnectionError):  # it has been killed; the next one gets the message
                     server.send(SPARE if after else NO_SPARE, [])
 
     def leave(self) -> None:

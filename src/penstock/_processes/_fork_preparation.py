@@ -85,7 +85,7 @@ def adopt(prepared: Preparation, *, with_main: bool) -> None:
         del os.environ[name]
     os.environ.update(prepared.environment)
     given = {**prepared.given, **(prepared.main if with_main else {})}
-    with suppress(FileNotFoundError):  # it has been deleted
+    with suppress(OSError):  # it has been deleted, or a folder above it is closed to its user
         if given.get("dir") == os.getcwd():
             del given["dir"]  # its user may not be allowed to enter it again
     spawn.prepare(given)

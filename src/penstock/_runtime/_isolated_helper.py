@@ -489,8 +489,8 @@ class _Helper:
             if most is None or size <= most:
                 raise
             raise UsageError(
-                f"{size} bytes are more than the {most} that memory= allows outside of it. Raise memory=, or make "
-                "batches smaller"
+                f"{size} bytes are more than the {most} that memory= allows outside of it, in whole pages. Raise "
+                "memory=, or make batches smaller"
             ) from error
         self._memory.keep(slots, batches)
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 STACK_SIGNAL: Final[int] = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 12
 _MAX_BYTES: Final = 100_000
 _MAX_CHARACTERS: Final = 8_000
-_NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS}  # the last: of those on their way
+_NO_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE}
 _DESCRIPTORS_EACH: Final = 6
 _DESCRIPTORS: Final = b"descriptors"
 _RELEASED: Final = b"released"
@@ -325,7 +325,8 @@ class WorkerProcesses:
             self._begun.notify_all()
 
     def _explain(self, error: BaseException) -> None:
-        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:
+        # ETOOMANYREFS: too many descriptors are on their way between processes, which passes once they have arrived.
+        if isinstance(error, OSError) and error.errno in {*_NO_DESCRIPTORS, errno.ETOOMANYREFS}:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             error.add_note(
                 f"{self._count} worker processes take about {_DESCRIPTORS_EACH * self._count} descriptors, and a large "

@@ -380,7 +380,7 @@ def advice_on(model: Model) -> str:
         return "nothing yet: too few batches were delivered"
     if name == "the consumer":
         why = f"the training takes longer than the loader, and waits {model.wait_share:.0%} of the time"
-        return f"nothing: {why}{_starts(model)}{_fewer_workers(model)}"
+        return f"nothing: {why}{_starts(model) or _fewer_workers(model)}"
     if cause in _REMEDIES and not model.slows_consumer:
         gain = "".join(f": up to {each.times_text}" for each in model.unbound() if each.times >= _WORTH)
         return _REMEDIES[cause] + gain

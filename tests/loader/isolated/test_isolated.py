@@ -150,9 +150,10 @@ def test_a_fork_that_closes_the_loader_wakes_no_task_of_the_parent(tmp_path: Pat
         if child == 0:
             try:
                 loader.close()
-            finally:
                 os._exit(0)
-        os.waitpid(child, 0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
         assert not select.select([descriptor], [], [], 0)[0]
         answer.write_bytes(b"!")
         assert [batch.tolist() for batch in batches] == [[0], [1], [2], [3]]
