@@ -172,7 +172,8 @@ def started(draw: st.DrawFn, *, dealable: bool) -> ps.Dataset:
         case 1:
             return ps.concatenate(draw(parts(ordered)))
         case 2 if not dealable:
-            return ps.zip(draw(parts(ordered | stateful)), unequal="shortest")
+            # All parts have the same steps, since several ranks refuse others.
+            return ps.zip(draw(parts(ordered) | parts(stateful)), unequal="shortest")
         case 3:
             return draw(stateful)
         case 4:
