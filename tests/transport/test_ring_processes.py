@@ -140,7 +140,8 @@ def test_no_batch_suffers_from_workers_that_are_killed() -> None:
     rows = np.frombuffer(mmap.mmap(-1, SLOTS * (BLOCKS + 1) * CELLS * 8), np.int64).reshape(SLOTS, BLOCKS + 1, CELLS)
     chance, first, crew = random.Random(1), 0, Crew(ring, rows, kills=KILLS)
     try:
-        while crew.kills_left > 0 or first < 30:
+        # On a busy machine, workers may be killed before they claim a block; one that kills itself holds one by then.
+        while crew.kills_left > 0 or crew.held == 0 or first < 30:
             crew.died.clear()
             _play_round(ring, rows, first, chance)
             first += SLOTS
@@ -155,7 +156,6 @@ def test_no_batch_suffers_from_workers_that_are_killed() -> None:
         ring.stop()
         crew.join()
     assert crew.wrong == []
-    assert crew.held > 0
 
 
 def _play_round(ring: SlotRing, rows: Rows, first: int, chance: random.Random) -> None:
